@@ -1,0 +1,3 @@
+//! A pipeline with a node kind of its own.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! Kernel-bypass poll-mode RDMA pipelines.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! The repository's rules, as a test.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! From a TOML pipeline to running nodes.

@@ -1,0 +1,1 @@
+//! Pinned poll loops: topology, clock, mailboxes, idle policy.

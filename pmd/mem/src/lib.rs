@@ -1,0 +1,1 @@
+//! Hugepage regions, memory table, mempools and rings.

@@ -1,0 +1,1 @@
+//! Verdicts, histograms and counters as a reader sees them.

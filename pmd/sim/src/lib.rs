@@ -1,0 +1,1 @@
+//! Deterministic world of RoCEv2 engines.

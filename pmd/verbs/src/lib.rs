@@ -1,0 +1,1 @@
+//! RDMA verbs for poll-mode programs: devices, queue pairs, endpoints.

@@ -1,0 +1,1 @@
+//! Wires under the engine: shared memory, UDP, and the wrappers Tap and Fault.
