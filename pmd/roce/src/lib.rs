@@ -1,1 +1,4 @@
 //! Sans-IO RoCEv2 engine.
+#![forbid(unsafe_code)]
+
+pub mod ids;
