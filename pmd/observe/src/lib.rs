@@ -1,1 +1,8 @@
 //! Verdicts, histograms and counters as a reader sees them.
+//!
+//! A leaf: it knows no device, no thread and no clock. Whoever owns a counter or a latency hands the numbers over.
+#![forbid(unsafe_code)]
+
+pub mod limits;
+pub mod report;
+

@@ -1,0 +1,8 @@
+//! The numbers that bound this crate.
+
+/// Longest latency a histogram tells apart, in nanoseconds: one minute. Longer ones are counted at this value; the
+/// exact maximum is kept beside them.
+pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// Decimal digits to which a histogram keeps a latency: a percentile is off by at most 0.1 %.
+pub const LATENCY_DIGITS: u8 = 3;
