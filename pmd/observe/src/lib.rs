@@ -3,6 +3,12 @@
 //! A leaf: it knows no device, no thread and no clock. Whoever owns a counter or a latency hands the numbers over.
 #![forbid(unsafe_code)]
 
+pub mod counters;
+pub mod histogram;
 pub mod limits;
 pub mod report;
+pub mod verdict;
 
+pub use counters::Snapshot;
+pub use histogram::{Histogram, Latency};
+pub use verdict::{Code, Owner, Verdict};
