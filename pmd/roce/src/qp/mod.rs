@@ -1,0 +1,4 @@
+//! Queue pairs.
+
+pub mod chart;
+pub mod state;
