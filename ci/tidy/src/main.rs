@@ -1,3 +1,0 @@
-//! The repository's rules, as a test.
-
-fn main() {}
