@@ -41,12 +41,7 @@ const fn define(
     side: Side,
     meaning: &'static str,
 ) -> Definition {
-    Definition {
-        name,
-        rxe,
-        side,
-        meaning,
-    }
+    Definition { name, rxe, side, meaning }
 }
 
 /// The counters that tell what happened to a connection, requester first.
@@ -103,18 +98,8 @@ pub const HW_COUNTERS: &[Definition] = {
             Requester,
             "a remote access NAK arrived (status 10)",
         ),
-        define(
-            "req_cqe_error",
-            None,
-            Requester,
-            "a send completed in error",
-        ),
-        define(
-            "req_cqe_flush_error",
-            None,
-            Requester,
-            "a send was flushed (status 5)",
-        ),
+        define("req_cqe_error", None, Requester, "a send completed in error"),
+        define("req_cqe_flush_error", None, Requester, "a send was flushed (status 5)"),
         define(
             "out_of_buffer",
             Some("send_rnr_err"),
@@ -145,69 +130,22 @@ pub const HW_COUNTERS: &[Definition] = {
             Responder,
             "a request named memory it may not touch",
         ),
-        define(
-            "resp_cqe_error",
-            None,
-            Responder,
-            "a receive completed in error",
-        ),
-        define(
-            "resp_cqe_flush_error",
-            None,
-            Responder,
-            "a receive was flushed (status 5)",
-        ),
-        define(
-            "rx_write_requests",
-            None,
-            Responder,
-            "WRITE requests received",
-        ),
-        define(
-            "rx_read_requests",
-            None,
-            Responder,
-            "READ requests received",
-        ),
-        define(
-            "rx_atomic_requests",
-            None,
-            Responder,
-            "atomic requests received",
-        ),
-        define(
-            "qkey_viol",
-            None,
-            Port,
-            "a datagram with the wrong Q_Key was dropped",
-        ),
-        define(
-            "rx_icrc_encapsulated",
-            None,
-            Port,
-            "a packet with a wrong ICRC was dropped",
-        ),
-        define(
-            "np_ecn_marked_roce_packets",
-            None,
-            Port,
-            "packets received with congestion marked",
-        ),
+        define("resp_cqe_error", None, Responder, "a receive completed in error"),
+        define("resp_cqe_flush_error", None, Responder, "a receive was flushed (status 5)"),
+        define("rx_write_requests", None, Responder, "WRITE requests received"),
+        define("rx_read_requests", None, Responder, "READ requests received"),
+        define("rx_atomic_requests", None, Responder, "atomic requests received"),
+        define("qkey_viol", None, Port, "a datagram with the wrong Q_Key was dropped"),
+        define("rx_icrc_encapsulated", None, Port, "a packet with a wrong ICRC was dropped"),
+        define("np_ecn_marked_roce_packets", None, Port, "packets received with congestion marked"),
         define("np_cnp_sent", None, Port, "congestion notifications sent"),
-        define(
-            "rp_cnp_handled",
-            None,
-            Port,
-            "congestion notifications that slowed a sender",
-        ),
+        define("rp_cnp_handled", None, Port, "congestion notifications that slowed a sender"),
     ]
 };
 
 /// What is known of `name`, under a NIC's or the software driver's spelling.
 pub fn definition(name: &str) -> Option<&'static Definition> {
-    HW_COUNTERS
-        .iter()
-        .find(|counter| counter.name == name || counter.rxe == Some(name))
+    HW_COUNTERS.iter().find(|counter| counter.name == name || counter.rxe == Some(name))
 }
 
 /// The values of some counters at one instant, by name.
@@ -227,9 +165,7 @@ impl Snapshot {
 
     /// Names and values, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.values
-            .iter()
-            .map(|(name, &value)| (name.as_ref(), value))
+        self.values.iter().map(|(name, &value)| (name.as_ref(), value))
     }
 
     /// Whether there is no counter at all.
@@ -242,10 +178,7 @@ impl Snapshot {
     pub fn canonical(self) -> Self {
         let rename =
             |name: Cow<'static, str>| definition(&name).map_or(name, |counter| counter.name.into());
-        self.values
-            .into_iter()
-            .map(|(name, value)| (rename(name), value))
-            .collect()
+        self.values.into_iter().map(|(name, value)| (rename(name), value)).collect()
     }
 
     /// How far each counter moved since `earlier`.
@@ -254,23 +187,16 @@ impl Snapshot {
     /// driver), so that all it shows is new.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let moved = |name: &str, now: u64| {
-            now.checked_sub(earlier.get(name).unwrap_or(0))
-                .unwrap_or(now)
-        };
-        self.values
-            .iter()
-            .map(|(name, &now)| (name.clone(), moved(name, now)))
-            .collect()
+        let moved =
+            |name: &str, now: u64| now.checked_sub(earlier.get(name).unwrap_or(0)).unwrap_or(now);
+        self.values.iter().map(|(name, &now)| (name.clone(), moved(name, now))).collect()
     }
 
     /// Only the counters that are not zero.
     #[must_use]
     pub fn nonzero(&self) -> Self {
         let nonzero = self.values.iter().filter(|&(_, &value)| value != 0);
-        nonzero
-            .map(|(name, &value)| (name.clone(), value))
-            .collect()
+        nonzero.map(|(name, &value)| (name.clone(), value)).collect()
     }
 
     /// Name, value and meaning, a line each.
@@ -351,11 +277,8 @@ mod tests {
 
     #[test]
     fn names_are_declared_once() {
-        let mut names: Vec<&str> = HW_COUNTERS
-            .iter()
-            .flat_map(|c| [Some(c.name), c.rxe])
-            .flatten()
-            .collect();
+        let mut names: Vec<&str> =
+            HW_COUNTERS.iter().flat_map(|c| [Some(c.name), c.rxe]).flatten().collect();
         let all = names.len();
         names.sort_unstable();
         names.dedup();
@@ -364,31 +287,15 @@ mod tests {
 
     #[test]
     fn difference_of_two_snapshots() {
-        let before = snapshot(&[
-            ("out_of_buffer", 5),
-            ("packet_seq_err", 9),
-            ("restarted", 100),
-        ]);
-        let after = snapshot(&[
-            ("out_of_buffer", 12),
-            ("packet_seq_err", 9),
-            ("restarted", 3),
-            ("new", 4),
-        ]);
+        let before = snapshot(&[("out_of_buffer", 5), ("packet_seq_err", 9), ("restarted", 100)]);
+        let after =
+            snapshot(&[("out_of_buffer", 12), ("packet_seq_err", 9), ("restarted", 3), ("new", 4)]);
         let moved = after.since(&before);
         assert_eq!(
             moved,
-            snapshot(&[
-                ("out_of_buffer", 7),
-                ("packet_seq_err", 0),
-                ("restarted", 3),
-                ("new", 4)
-            ])
+            snapshot(&[("out_of_buffer", 7), ("packet_seq_err", 0), ("restarted", 3), ("new", 4)])
         );
-        assert_eq!(
-            moved.nonzero().to_string(),
-            "new=4 out_of_buffer=7 restarted=3"
-        );
+        assert_eq!(moved.nonzero().to_string(), "new=4 out_of_buffer=7 restarted=3");
         assert_eq!(moved.get("packet_seq_err"), Some(0));
         assert_eq!(moved.get("absent"), None);
     }
@@ -402,16 +309,8 @@ mod tests {
 
     #[test]
     fn software_spelling_becomes_the_nic_spelling() {
-        let rxe = snapshot(&[
-            ("rcvd_rnr_err", 3),
-            ("sent_pkts", 8),
-            ("duplicate_request", 1),
-        ]);
-        let nic = snapshot(&[
-            ("rnr_nak_retry_err", 3),
-            ("sent_pkts", 8),
-            ("duplicate_request", 1),
-        ]);
+        let rxe = snapshot(&[("rcvd_rnr_err", 3), ("sent_pkts", 8), ("duplicate_request", 1)]);
+        let nic = snapshot(&[("rnr_nak_retry_err", 3), ("sent_pkts", 8), ("duplicate_request", 1)]);
         assert_eq!(rxe.canonical(), nic);
     }
 
@@ -425,9 +324,7 @@ mod tests {
 
     #[test]
     fn table_explains_what_it_knows() {
-        let table = snapshot(&[("out_of_buffer", 12), ("private", 3)])
-            .table()
-            .to_string();
+        let table = snapshot(&[("out_of_buffer", 12), ("private", 3)]).table().to_string();
         assert_eq!(
             table,
             "counter        value  meaning\n\

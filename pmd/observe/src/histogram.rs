@@ -19,11 +19,7 @@ impl Histogram {
     /// An empty histogram from 1 ns to [`LATENCY_NS_MAX`].
     pub fn new() -> Self {
         let counts = hdrhistogram::Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS);
-        Self {
-            counts: counts.expect("constant bounds are in range"),
-            ns_min: u64::MAX,
-            ns_max: 0,
-        }
+        Self { counts: counts.expect("constant bounds are in range"), ns_min: u64::MAX, ns_max: 0 }
     }
 
     /// Counts one latency, in nanoseconds. Never allocates.
@@ -36,9 +32,7 @@ impl Histogram {
 
     /// Adds what `other` has counted, as if it had been recorded here.
     pub fn merge(&mut self, other: &Self) {
-        self.counts
-            .add(&other.counts)
-            .expect("all histograms have the same bounds");
+        self.counts.add(&other.counts).expect("all histograms have the same bounds");
         self.ns_min = self.ns_min.min(other.ns_min);
         self.ns_max = self.ns_max.max(other.ns_max);
     }
@@ -66,9 +60,7 @@ impl Histogram {
             return 0;
         }
         // A bucket answers with its upper edge, which may lie outside of what was recorded.
-        self.counts
-            .value_at_quantile(quantile)
-            .clamp(self.ns_min, self.ns_max)
+        self.counts.value_at_quantile(quantile).clamp(self.ns_min, self.ns_max)
     }
 
     /// The usual figures; all zero where nothing was recorded.
@@ -124,9 +116,7 @@ mod tests {
     fn percentiles_of_a_ramp() {
         let mut histogram = Histogram::new();
         // In reverse, so that the result cannot depend on order.
-        (1..=10_000)
-            .rev()
-            .for_each(|us: u64| histogram.record(us * 1000));
+        (1..=10_000).rev().for_each(|us: u64| histogram.record(us * 1000));
         let latency = histogram.latency();
         assert_eq!(histogram.len(), 10_000);
         assert_eq!((latency.min, latency.max), (1_000, 10_000_000));
@@ -142,13 +132,7 @@ mod tests {
         let only = 1_234_567;
         assert_eq!(
             histogram.latency(),
-            Latency {
-                min: only,
-                p50: only,
-                p99: only,
-                p999: only,
-                max: only
-            }
+            Latency { min: only, p50: only, p99: only, p999: only, max: only }
         );
     }
 

@@ -37,12 +37,7 @@ pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        scaled(
-            f,
-            approx(self.0),
-            1024.0,
-            &["B", "KiB", "MiB", "GiB", "TiB", "PiB"],
-        )
+        scaled(f, approx(self.0), 1024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB"])
     }
 }
 
@@ -104,11 +99,7 @@ impl fmt::Display for Percent {
 
 /// `amount` per second over `elapsed`; zero where no time passed.
 pub fn per_second(amount: u64, elapsed: Duration) -> f64 {
-    if elapsed.is_zero() {
-        0.0
-    } else {
-        approx(amount) / elapsed.as_secs_f64()
-    }
+    if elapsed.is_zero() { 0.0 } else { approx(amount) / elapsed.as_secs_f64() }
 }
 
 /// How a column is set.
@@ -130,14 +121,8 @@ pub struct Table {
 impl Table {
     /// An empty table with these headings.
     pub fn new(columns: &[(&str, Align)]) -> Self {
-        let columns = columns
-            .iter()
-            .map(|&(heading, align)| (heading.to_owned(), align))
-            .collect();
-        Self {
-            columns,
-            rows: Vec::new(),
-        }
+        let columns = columns.iter().map(|&(heading, align)| (heading.to_owned(), align)).collect();
+        Self { columns, rows: Vec::new() }
     }
 
     /// Appends a row: one cell for each column.
@@ -158,24 +143,15 @@ impl Table {
     /// Characters that the widest cell of `column` takes, its heading included.
     fn width(&self, column: usize) -> usize {
         let cells = self.rows.iter().map(|row| &row[column]);
-        cells
-            .chain([&self.columns[column].0])
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or(0)
+        cells.chain([&self.columns[column].0]).map(|cell| cell.chars().count()).max().unwrap_or(0)
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let widths: Vec<usize> = (0..self.columns.len())
-            .map(|column| self.width(column))
-            .collect();
-        let headings: Vec<String> = self
-            .columns
-            .iter()
-            .map(|(heading, _)| heading.clone())
-            .collect();
+        let widths: Vec<usize> = (0..self.columns.len()).map(|column| self.width(column)).collect();
+        let headings: Vec<String> =
+            self.columns.iter().map(|(heading, _)| heading.clone()).collect();
         for row in [&headings].into_iter().chain(&self.rows) {
             let mut line = String::new();
             for ((cell, &width), (_, align)) in row.iter().zip(&widths).zip(&self.columns) {
@@ -199,18 +175,8 @@ mod tests {
 
     #[test]
     fn sizes_in_powers_of_two() {
-        let shown = [
-            0,
-            1,
-            1023,
-            1024,
-            65_536,
-            1_500_000,
-            256 << 20,
-            3 << 40,
-            u64::MAX,
-        ]
-        .map(|n| Bytes(n).to_string());
+        let shown = [0, 1, 1023, 1024, 65_536, 1_500_000, 256 << 20, 3 << 40, u64::MAX]
+            .map(|n| Bytes(n).to_string());
         let expected = [
             "0 B",
             "1 B",
@@ -237,26 +203,10 @@ mod tests {
 
     #[test]
     fn spans() {
-        let shown = [
-            7,
-            4_100,
-            18_250,
-            999_600,
-            1_000_000,
-            2_500_000_000,
-            90_000_000_000,
-        ]
-        .map(|n| Nanos(n).to_string());
-        assert_eq!(
-            shown,
-            [
-                "7 ns", "4.10 us", "18.2 us", "1.00 ms", "1 ms", "2.50 s", "90 s"
-            ]
-        );
-        assert_eq!(
-            Nanos::from(Duration::from_micros(250)).to_string(),
-            "250 us"
-        );
+        let shown = [7, 4_100, 18_250, 999_600, 1_000_000, 2_500_000_000, 90_000_000_000]
+            .map(|n| Nanos(n).to_string());
+        assert_eq!(shown, ["7 ns", "4.10 us", "18.2 us", "1.00 ms", "1 ms", "2.50 s", "90 s"]);
+        assert_eq!(Nanos::from(Duration::from_micros(250)).to_string(), "250 us");
     }
 
     #[test]
@@ -268,10 +218,7 @@ mod tests {
     #[test]
     fn rate_of_no_time_is_zero() {
         assert_eq!(per_second(10, Duration::ZERO).to_bits(), 0.0_f64.to_bits());
-        assert_eq!(
-            per_second(10, Duration::from_millis(500)).to_bits(),
-            20.0_f64.to_bits()
-        );
+        assert_eq!(per_second(10, Duration::from_millis(500)).to_bits(), 20.0_f64.to_bits());
     }
 
     #[test]
@@ -279,10 +226,7 @@ mod tests {
         let mut table = Table::new(&[("node", Align::Left), ("rate", Align::Right)]);
         table.row(["client", "12.5 GB/s"]);
         table.row(["größe", "7 B/s"]);
-        assert_eq!(
-            table.to_string(),
-            "node         rate\nclient  12.5 GB/s\ngröße       7 B/s\n"
-        );
+        assert_eq!(table.to_string(), "node         rate\nclient  12.5 GB/s\ngröße       7 B/s\n");
     }
 
     #[test]

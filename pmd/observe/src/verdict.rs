@@ -146,13 +146,7 @@ pub struct Verdict {
 impl Verdict {
     /// A verdict without evidence or knob as yet.
     pub fn new(code: Code, owner: Owner, summary: impl Into<String>) -> Self {
-        Self {
-            code,
-            owner,
-            summary: summary.into(),
-            evidence: Vec::new(),
-            knob: None,
-        }
+        Self { code, owner, summary: summary.into(), evidence: Vec::new(), knob: None }
     }
 
     /// All is well.
@@ -191,9 +185,7 @@ impl fmt::Display for Verdict {
         for fact in &self.evidence {
             write!(f, "\n  - {fact}")?;
         }
-        self.knob
-            .iter()
-            .try_for_each(|knob| write!(f, "\n  turn: {knob}"))
+        self.knob.iter().try_for_each(|knob| write!(f, "\n  turn: {knob}"))
     }
 }
 
@@ -202,14 +194,10 @@ mod tests {
     use super::*;
 
     fn peer_dead() -> Verdict {
-        Verdict::new(
-            Code::PeerDead,
-            Owner::Remote,
-            "process 4711 (`target`) is gone",
-        )
-        .because("its socket hung up at 1.250 s")
-        .because("12 work requests flushed")
-        .turn("node.client.timeout")
+        Verdict::new(Code::PeerDead, Owner::Remote, "process 4711 (`target`) is gone")
+            .because("its socket hung up at 1.250 s")
+            .because("12 work requests flushed")
+            .turn("node.client.timeout")
     }
 
     #[test]
