@@ -341,8 +341,11 @@ impl Route {
             let here = queue[head];
             head += 1;
             for next in QpState::ALL {
-                if next != from && came_from[next as usize].is_none() && is_edge(here, next) {
-                    came_from[next as usize] = Some(here);
+                if came_from[next as usize].is_some() || !is_edge(here, next) {
+                    continue;
+                }
+                came_from[next as usize] = Some(here);
+                if next != from {
                     queue[tail] = next;
                     tail += 1;
                 }
