@@ -1,1 +1,48 @@
-//! Hugepage regions, memory table, mempools and rings.
+//! Memory that devices and peers share: hugepage regions, the memory table, mempools and rings.
+//!
+//! - [`Region`] makes a sealed `memfd` from the best pages the machine has; [`Mapping`] imports a peer's.
+//!   Both lead to a [`Segment`], whose bytes are reached by copy only.
+//!
+//! Other processes may write the memory behind a segment at any moment, a hostile one may write nonsense.
+//! Nothing here lends a slice of it, and nothing read from it is used unchecked.
+
+mod anchor;
+mod copy;
+mod fork;
+pub mod ladder;
+pub mod limits;
+mod mapping;
+mod memlock;
+mod numa;
+mod region;
+mod segment;
+mod size;
+pub mod word;
+
+pub use ladder::{Hugepages, Rung};
+pub use mapping::{ImportError, MapAccess, Mapping};
+pub use memlock::{Memlock, MemlockExceeded, memlock_limit};
+pub use numa::{Numa, NumaPolicy, Placement};
+pub use region::{Fall, Region, RegionError, RegionSpec, Seal};
+pub use segment::{AccessError, Segment};
+pub use size::Size;
+pub use word::{Load, PeerWord, Store, Word};
+
+/// Bytes of a base page of this machine: 4 KiB, 16 KiB or 64 KiB.
+pub fn page_size() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// Sixty-four unpredictable bits from the kernel.
+///
+/// The usual source of keys for [`MemoryTable`]; a simulation passes a seeded one instead.
+///
+/// # Panics
+/// When the kernel has no `getrandom(2)` (before Linux 3.17).
+pub fn os_entropy() -> u64 {
+    let mut bytes = [0; 8];
+    let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    // Requests of up to 256 bytes are neither cut short nor interrupted, says getrandom(2).
+    assert_eq!(got, Ok(bytes.len()), "getrandom(2)");
+    u64::from_ne_bytes(bytes)
+}

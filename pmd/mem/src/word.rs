@@ -1,0 +1,156 @@
+//! Sixty-four bits that two sides share: the traits rings are generic over, and their kinds in shared memory.
+//!
+//! Model checkers cannot see mapped memory, so whatever has to be modelled is written against [`Load`] and [`Store`].
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use crate::anchor::Anchor;
+use crate::segment::{AccessError, Segment};
+
+/// A word that can be read; the other side may change it at any moment.
+pub trait Load {
+    /// As [`AtomicU64::load`].
+    fn load(&self, order: Ordering) -> u64;
+}
+
+/// A word that this side writes.
+pub trait Store: Load {
+    /// As [`AtomicU64::store`].
+    fn store(&self, value: u64, order: Ordering);
+
+    /// As [`AtomicU64::swap`]: also orders the store before every later load, when `order` is `SeqCst`.
+    fn swap(&self, value: u64, order: Ordering) -> u64;
+}
+
+impl Load for AtomicU64 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        Self::load(self, order)
+    }
+}
+
+impl Store for AtomicU64 {
+    #[inline]
+    fn store(&self, value: u64, order: Ordering) {
+        Self::store(self, value, order);
+    }
+
+    #[inline]
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        Self::swap(self, value, order)
+    }
+}
+
+impl<T: Load + ?Sized> Load for &T {
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        (**self).load(order)
+    }
+}
+
+impl<T: Store + ?Sized> Store for &T {
+    #[inline]
+    fn store(&self, value: u64, order: Ordering) {
+        (**self).store(value, order);
+    }
+
+    #[inline]
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        (**self).swap(value, order)
+    }
+}
+
+impl<T: Load + ?Sized> Load for Arc<T> {
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        (**self).load(order)
+    }
+}
+
+impl<T: Store + ?Sized> Store for Arc<T> {
+    #[inline]
+    fn store(&self, value: u64, order: Ordering) {
+        (**self).store(value, order);
+    }
+
+    #[inline]
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        (**self).swap(value, order)
+    }
+}
+
+#[cfg(loom)]
+impl Load for loom::sync::atomic::AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        Self::load(self, order)
+    }
+}
+
+#[cfg(loom)]
+impl Store for loom::sync::atomic::AtomicU64 {
+    fn store(&self, value: u64, order: Ordering) {
+        Self::store(self, value, order);
+    }
+
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        Self::swap(self, value, order)
+    }
+}
+
+/// A word in memory that this process may write; keeps its segment mapped.
+#[derive(Clone, Debug)]
+pub struct Word(Anchor<AtomicU64>);
+
+impl Word {
+    /// The eight bytes at `offset` of a writable segment.
+    pub fn new(segment: &Arc<Segment>, offset: u64) -> Result<Self, AccessError> {
+        if !segment.is_writable() {
+            return Err(AccessError::ReadOnly);
+        }
+        Anchor::one(segment, offset).map(Self)
+    }
+
+    /// The atomic itself.
+    #[inline]
+    pub fn atomic(&self) -> &AtomicU64 {
+        &self.0
+    }
+}
+
+impl Load for Word {
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+}
+
+impl Store for Word {
+    #[inline]
+    fn store(&self, value: u64, order: Ordering) {
+        self.0.store(value, order);
+    }
+
+    #[inline]
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.0.swap(value, order)
+    }
+}
+
+/// A word that a peer writes, usually mapped read-only; keeps its segment mapped.
+#[derive(Clone, Debug)]
+pub struct PeerWord(Anchor<AtomicU64>);
+
+impl PeerWord {
+    /// The eight bytes at `offset` of a segment.
+    pub fn new(segment: &Arc<Segment>, offset: u64) -> Result<Self, AccessError> {
+        Anchor::one(segment, offset).map(Self)
+    }
+}
+
+impl Load for PeerWord {
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+}
