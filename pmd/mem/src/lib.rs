@@ -2,6 +2,7 @@
 //!
 //! - [`Region`] makes a sealed `memfd` from the best pages the machine has; [`Mapping`] imports a peer's.
 //!   Both lead to a [`Segment`], whose bytes are reached by copy only.
+//! - [`MemoryTable`] says which key reaches which bytes with which rights; [`PeerTable`] reads a peer's.
 //!
 //! Other processes may write the memory behind a segment at any moment, a hostile one may write nonsense.
 //! Nothing here lends a slice of it, and nothing read from it is used unchecked.
@@ -17,6 +18,7 @@ mod numa;
 mod region;
 mod segment;
 mod size;
+pub mod table;
 pub mod word;
 
 pub use ladder::{Hugepages, Rung};
@@ -26,6 +28,7 @@ pub use numa::{Numa, NumaPolicy, Placement};
 pub use region::{Fall, Region, RegionError, RegionSpec, Seal};
 pub use segment::{AccessError, Segment};
 pub use size::Size;
+pub use table::{Access, Key, LookupError, MemoryTable, PeerTable, Place};
 pub use word::{Load, PeerWord, Store, Word};
 
 /// Bytes of a base page of this machine: 4 KiB, 16 KiB or 64 KiB.
