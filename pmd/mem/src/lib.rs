@@ -3,12 +3,14 @@
 //! - [`Region`] makes a sealed `memfd` from the best pages the machine has; [`Mapping`] imports a peer's.
 //!   Both lead to a [`Segment`], whose bytes are reached by copy only.
 //! - [`MemoryTable`] says which key reaches which bytes with which rights; [`PeerTable`] reads a peer's.
+//! - [`Cursor`] is one side of a single-producer single-consumer ring.
 //!
 //! Other processes may write the memory behind a segment at any moment, a hostile one may write nonsense.
 //! Nothing here lends a slice of it, and nothing read from it is used unchecked.
 
 mod anchor;
 mod copy;
+pub mod cursor;
 mod fork;
 pub mod ladder;
 pub mod limits;
@@ -21,6 +23,7 @@ mod size;
 pub mod table;
 pub mod word;
 
+pub use cursor::Cursor;
 pub use ladder::{Hugepages, Rung};
 pub use mapping::{ImportError, MapAccess, Mapping};
 pub use memlock::{Memlock, MemlockExceeded, memlock_limit};
