@@ -150,8 +150,8 @@ const fn powers(base: u32) -> [u32; 256] {
     powers
 }
 
-/// x^-8, which undoes one byte: the quotient has x^31 exactly where a step back must add the
-/// polynomial, so that eight steps back from 1 give it.
+/// x^-8, which undoes one byte. A step of the register shifts right and then, if a one fell out,
+/// adds the polynomial, whose bit 31 is set: that bit tells how to step back.
 const BYTE_BACK: u32 = {
     let (mut register, mut bit) = (ONE, 0);
     while bit < 8 {

@@ -42,6 +42,10 @@ mod tests {
         assert_eq!(source_port_of_pair(Qpn::new(0x11), Qpn::new(0x11)), 49441);
         assert_eq!(source_port_of_sender(Qpn::GSI), 55410);
         assert_eq!(source_port_of_sender(Qpn::new(0x11)), 57236);
+        let (long, other) = (Qpn::new(0xab_cdef), Qpn::new(0x12_3456));
+        assert_eq!(source_port_of_pair(long, other), 50120);
+        assert_eq!(source_port_of_pair(other, long), 50120);
+        assert_eq!(source_port_of_sender(Qpn::new(0xff_ffff)), 63821);
         assert_eq!(source_port_of_flow(0), 0xc000);
         assert_eq!(source_port_of_flow(0xf_ffff), 0xc000 | (0x3fff ^ 0x3f));
         assert_eq!(source_port_of_flow(0x4_0001), 0xc000 | (1 ^ 0x10));
