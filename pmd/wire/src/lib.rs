@@ -1,1 +1,16 @@
-//! Wires under the engine: shared memory, UDP, and the wrappers Tap and Fault.
+//! How frames reach the peer: wires, and wrappers around any of them.
+//!
+//! A [`Wire`] moves RoCEv2 frames, everything between the UDP header and the end of the ICRC. The
+//!
+//! The payload is opaque to a wire, with two exceptions it is told about: the destination queue
+//! pair number chooses the receiving lcore, and the trailing ICRC is adjusted where a frame has
+//! to leave with another IPv4 identification than it was built for (`icrc`).
+
+mod icrc;
+pub mod limits;
+pub mod memory;
+mod wire;
+
+pub use wire::{
+    Flow, IpId, JoinError, ROCE_PORT, RxFrame, RxHandler, RxVerdict, TxFill, Wire, WireCounters,
+};

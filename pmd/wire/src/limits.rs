@@ -1,0 +1,34 @@
+//! Every limit of this crate.
+
+/// Bytes of the largest RoCEv2 frame after the UDP header, rounded up to a cache line: BTH 12,
+/// XRCETH 4, RETH 16, ImmDt 4, a payload of the largest path MTU 4096, ICRC 4.
+pub const MAX_PAYLOAD: usize = 4160;
+
+/// Datagrams (each up to a whole GRO buffer) that one receive call may return.
+pub const RX_MESSAGES: usize = 16;
+
+/// Datagrams (each up to a whole GSO super-packet) that can wait for the kernel.
+pub const TX_MESSAGES: usize = 16;
+
+/// Bytes of one receive or send buffer: a UDP datagram is never longer.
+pub const MESSAGE_BYTES: usize = 65_536;
+
+/// Bytes of payload in one GSO super-packet: with Ethernet, IPv6 and UDP headers it must stay
+/// within the `gso_max_size` of 65536, or the kernel cuts it up before the device sees it.
+pub const GSO_MAX_BYTES: usize = 65_536 - 14 - 40 - 8;
+
+/// Segments in one GSO super-packet that any kernel with UDP_SEGMENT takes; newer ones take
+/// [`GSO_MAX_SEGMENTS`].
+pub const GSO_MIN_SEGMENTS: usize = 64;
+
+/// UDP_MAX_SEGMENTS of newer kernels.
+pub const GSO_MAX_SEGMENTS: usize = 128;
+
+/// Multicast groups one wire can join.
+pub const MAX_GROUPS: usize = 64;
+
+/// Lcores that can share one address.
+pub const MAX_LCORES: usize = 64;
+
+/// Loopback addresses tried when looking for a free one.
+pub const AUTO_ADDRESS_TRIES: u32 = 1024;
