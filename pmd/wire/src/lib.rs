@@ -1,6 +1,7 @@
 //! How frames reach the peer: wires, and wrappers around any of them.
 //!
 //! A [`Wire`] moves RoCEv2 frames, everything between the UDP header and the end of the ICRC. The
+//! kinds are [`udp`], a plain socket, and [`memory`], two ends inside one process for tests.
 //!
 //! The payload is opaque to a wire, with two exceptions it is told about: the destination queue
 //! pair number chooses the receiving lcore, and the trailing ICRC is adjusted where a frame has
@@ -9,6 +10,7 @@
 mod icrc;
 pub mod limits;
 pub mod memory;
+pub mod udp;
 mod wire;
 
 pub use wire::{

@@ -1,0 +1,4 @@
+//! Wires and wrappers without privilege: real sockets on loopback, and pairs in memory.
+
+mod roce;
+mod udp;
