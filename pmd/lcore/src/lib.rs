@@ -2,12 +2,14 @@
 #![deny(unsafe_code)]
 
 pub mod assign;
+pub mod clock;
 pub mod cpuset;
 pub mod limits;
 pub mod pin;
 pub mod topology;
 
 pub use assign::{CpuChoice, assign};
+pub use clock::Clock;
 pub use cpuset::CpuSet;
     Context, Ended, LcoreError, LcoreSpec, Running, SpawnError, StartError, Wait, spawn,
 };
