@@ -5,6 +5,7 @@ pub mod assign;
 pub mod clock;
 pub mod cpuset;
 pub mod limits;
+pub mod mailbox;
 pub mod pin;
 pub mod topology;
 
