@@ -1,0 +1,146 @@
+//! The keys of every table that is the same for all kinds: `[memory]`, `[[lcore]]`, `[observe]`, devices, and the two
+//! ends of an RDMA edge.
+
+use std::time::Duration;
+
+use super::retry;
+use super::schema::{Form, Key};
+use super::words::{Hugepages, Idle, Memlock, Numa};
+use crate::limits;
+use crate::registry::{DeviceSchema, Role};
+
+pub(super) fn memory() -> Vec<Key> {
+    vec![
+        Key::size(
+            "size",
+            limits::MEMORY_MIN..=limits::MEMORY_MAX,
+            "memory that the process reserves, over all NUMA nodes",
+        )
+        .default(limits::MEMORY_DEFAULT),
+        Key::word("hugepages", Hugepages::WORDS, "pages to take; auto falls back to small ones")
+            .default("auto"),
+        Key::word("numa", Numa::WORDS, "whether memory of another NUMA node will do")
+            .default("prefer"),
+        Key::word(
+            "memlock",
+            Memlock::WORDS,
+            "whether RLIMIT_MEMLOCK is enforced as a NIC driver would",
+        )
+        .default("check"),
+    ]
+}
+
+pub(super) fn lcore() -> Vec<Key> {
+    vec![
+        Key::new("name", Form::Name, "what nodes call it").required(),
+        Key::count("cpu", 0..=u64::from(u32::MAX), "the CPU it is pinned to").or_auto(),
+        Key::word("idle", Idle::WORDS, "what it does when there is no work").default("adaptive"),
+    ]
+}
+
+/// The keys of a node of any kind.
+pub(super) fn node() -> Vec<Key> {
+    vec![
+        Key::new("name", Form::Name, "what other nodes and --set call it").required(),
+        Key::text("kind", "what it does").required(),
+        Key::new("lcore", Form::Name, "the lcore it runs on").required(),
+    ]
+}
+
+pub(super) fn observe() -> Vec<Key> {
+    vec![
+        Key::new("listen", Form::Socket, "where counters are served as Prometheus text"),
+        Key::text("capture", "pcapng file that every frame is written to"),
+        Key::text("run_dir", "directory of the run's journal and counters"),
+    ]
+}
+
+pub(super) fn device_kind() -> Key {
+    Key::text("kind", "soft, verbs or doca").required()
+}
+
+/// Every kind of device that a config can name.
+pub(crate) fn devices() -> Vec<DeviceSchema> {
+    let soft = [
+        Key::new("address", Form::Address, "the address it answers to").or_auto(),
+        Key::word("wire", &["auto", "shm", "udp"], "how frames and memory reach the peer")
+            .not_in_this_build(&["xdp", "dpdk"])
+            .default("auto"),
+        Key::flag("one_copy", "whether same-user peers may map each other's regions").default(true),
+        Key::text("interface", "network interface").only_when("wire", "xdp"),
+        Key::text("port", "DPDK port, by PCI address").only_when("wire", "dpdk"),
+        Key::text("vdev", "DPDK virtual device").only_when("wire", "dpdk"),
+    ];
+    let verbs = [
+        Key::text("name", "the NIC, as in mlx5_0").required(),
+        Key::count("gid_index", 0..=u64::from(u16::MAX), "index into the GID table").or_auto(),
+    ];
+    let doca = [
+        Key::text("library", "auto, emulator, or the directory of the libraries").default("auto"),
+        Key::text("name", "the device, by PCI address"),
+    ];
+    vec![
+        DeviceSchema::new("soft", soft),
+        DeviceSchema::new("verbs", verbs).not_in_this_build(),
+        DeviceSchema::new("doca", doca).not_in_this_build(),
+    ]
+}
+
+/// The next stage.
+pub(crate) fn to() -> Key {
+    Key::new("to", Form::Name, "the next stage, on the same lcore").required()
+}
+
+/// The keys that come with an RDMA edge.
+pub(crate) fn rdma(role: Role) -> Vec<Key> {
+    let mut keys =
+        vec![Key::new("device", Form::Name, "the device its queue pairs belong to").required()];
+    if role != Role::Responder {
+        let peer = Key::new(
+            "peer",
+            Form::Peer,
+            "the far end: a node of this file, or ADDRESS:PORT of a listener",
+        );
+        keys.push(if role == Role::Initiator { peer.required() } else { peer });
+        keys.push(
+            Key::word("transport", &["rc", "uc", "ud"], "service type of its queue pairs")
+                .not_in_this_build(&["xrc"])
+                .default("rc"),
+        );
+        keys.push(
+            Key::new(
+                "mtu",
+                Form::Pick { values: &[256, 512, 1024, 2048, 4096], auto: false },
+                "path MTU, in bytes of payload",
+            )
+            .or_auto(),
+        );
+        keys.push(
+            Key::count("cq_depth", 1..=limits::CQ_DEPTH_MAX, "entries of its completion queue")
+                .or_auto(),
+        );
+        keys.push(
+            Key::time(
+                "connect_timeout",
+                Duration::from_millis(1)..=limits::CONNECT_TIMEOUT_MAX,
+                "how long it waits for its peer to listen",
+            )
+            .default(limits::CONNECT_TIMEOUT_DEFAULT),
+        );
+    }
+    if role != Role::Initiator {
+        keys.push(Key::new("listen", Form::Socket, "where clients of other processes connect"));
+        keys.push(Key::count(
+            "serve",
+            1..=limits::SERVE_MAX,
+            "clients after which it ends; not given: for ever",
+        ));
+    }
+    keys.push(
+        Key::word("connect", &["oob"], "how the two ends find each other")
+            .not_in_this_build(&["cm", "bridge"])
+            .default("oob"),
+    );
+    keys.extend(retry::keys());
+    keys
+}

@@ -1,0 +1,55 @@
+//! `pingpong`: two nodes send one message back and forth; the one with a `peer` begins and measures.
+
+use crate::config::schema::{Key, Settings};
+use crate::config::transport::Operation;
+use crate::config::units::Size;
+use crate::limits::BLOCK_MAX;
+use crate::plan::demand::{Amount, Flow, Need, Queues, Region, Rights, Traffic};
+use crate::registry::{NodeFactory, Role, Schema};
+
+/// One message is under way; the receive for the next one is posted before it is answered.
+const QUEUES: Queues = Queues { send: 2, receive: 2 };
+const ITERS_MAX: u64 = 1_000_000_000;
+
+/// `pingpong`.
+#[derive(Debug)]
+pub(crate) struct PingPong(Schema);
+
+impl PingPong {
+    pub(crate) fn new() -> Self {
+        Self(
+            Schema::new("pingpong", "sends a message back and forth and measures the round trip")
+                .rdma("pingpong", Role::Either)
+                .key(
+                    Key::size("size", Size::bytes(1)..=BLOCK_MAX, "bytes of the message")
+                        .default(Size::bytes(64)),
+                )
+                .key(
+                    Key::count("iters", 1..=ITERS_MAX, "round trips after which it ends")
+                        .default(1000_u64),
+                ),
+        )
+    }
+}
+
+impl NodeFactory for PingPong {
+    fn schema(&self) -> &Schema {
+        &self.0
+    }
+
+    fn traffic(&self, settings: &Settings) -> Option<Traffic> {
+        settings.value("peer")?;
+        Some(Traffic {
+            qps: 1,
+            local: QUEUES,
+            remote: QUEUES,
+            operations: vec![Need { operation: Operation::Send, reason: "a pingpong sends" }],
+        })
+    }
+
+    fn regions(&self, settings: &Settings, flow: &Flow) -> Vec<Region> {
+        let receives = flow.receives.max(QUEUES.receive);
+        let bytes = settings.size("size").get().saturating_mul(receives + QUEUES.send);
+        vec![Region { purpose: "messages", amount: Amount::Bytes(bytes), rights: Rights::Local }]
+    }
+}

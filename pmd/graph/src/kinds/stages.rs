@@ -1,0 +1,122 @@
+//! Stages that pass blocks on within one lcore: `file-source`, `generator`, `crc32c`, `sink`.
+
+use crate::config::schema::{Key, Settings};
+use crate::config::units::Size;
+use crate::limits::{BLOCK_MAX, BLOCK_MIN, READ_AHEAD};
+use crate::plan::demand::{Amount, Flow, Region, Rights};
+use crate::registry::{NodeFactory, Schema};
+
+const REPEAT_MAX: u64 = u32::MAX as u64;
+
+fn block() -> Key {
+    Key::size("block", BLOCK_MIN..=BLOCK_MAX, "bytes it passes on at a time").default(Size::kib(64))
+}
+
+/// Buffers for the blocks that are read ahead or held by later stages. They are sent from where they lie, so they are
+/// registered.
+fn blocks(settings: &Settings, flow: &Flow) -> Vec<Region> {
+    let bytes = settings.size("block").get().saturating_mul(READ_AHEAD + flow.held_downstream);
+    vec![Region { purpose: "blocks", amount: Amount::Bytes(bytes), rights: Rights::Local }]
+}
+
+/// `file-source`: reads a file block by block.
+#[derive(Debug)]
+pub(crate) struct FileSource(Schema);
+
+impl FileSource {
+    pub(crate) fn new() -> Self {
+        Self(
+            Schema::new("file-source", "reads a file block by block")
+                .key(Key::text("path", "the file; \"self\" is the running executable").required())
+                .key(block())
+                .key(
+                    Key::count("repeat", 1..=REPEAT_MAX, "how often the file is sent")
+                        .default(1_u64),
+                )
+                .gives_output(),
+        )
+    }
+}
+
+impl NodeFactory for FileSource {
+    fn schema(&self) -> &Schema {
+        &self.0
+    }
+
+    fn emits(&self, settings: &Settings) -> Option<u64> {
+        Some(settings.size("block").get())
+    }
+
+    fn regions(&self, settings: &Settings, flow: &Flow) -> Vec<Region> {
+        blocks(settings, flow)
+    }
+}
+
+/// `generator`: makes blocks of a seeded pattern.
+#[derive(Debug)]
+pub(crate) struct Generator(Schema);
+
+impl Generator {
+    pub(crate) fn new() -> Self {
+        Self(
+            Schema::new("generator", "makes blocks of a seeded pattern")
+                .key(block())
+                .key(Key::count("count", 1..=u64::MAX, "how many blocks").default(1000_u64))
+                .key(
+                    Key::count("seed", 0..=u64::MAX, "what the pattern is made from")
+                        .default(1_u64),
+                )
+                .gives_output(),
+        )
+    }
+}
+
+impl NodeFactory for Generator {
+    fn schema(&self) -> &Schema {
+        &self.0
+    }
+
+    fn emits(&self, settings: &Settings) -> Option<u64> {
+        Some(settings.size("block").get())
+    }
+
+    fn regions(&self, settings: &Settings, flow: &Flow) -> Vec<Region> {
+        blocks(settings, flow)
+    }
+}
+
+/// `crc32c`: computes the checksum of every block and passes it on unchanged.
+#[derive(Debug)]
+pub(crate) struct Crc32c(Schema);
+
+impl Crc32c {
+    pub(crate) fn new() -> Self {
+        Self(
+            Schema::new("crc32c", "computes the CRC-32C of every block and passes it on")
+                .takes_input()
+                .gives_output(),
+        )
+    }
+}
+
+impl NodeFactory for Crc32c {
+    fn schema(&self) -> &Schema {
+        &self.0
+    }
+}
+
+/// `sink`: counts what arrives and drops it.
+#[derive(Debug)]
+pub(crate) struct Sink(Schema);
+
+impl Sink {
+    pub(crate) fn new() -> Self {
+        Self(Schema::new("sink", "counts what arrives and drops it").takes_input())
+    }
+}
+
+impl NodeFactory for Sink {
+    fn schema(&self) -> &Schema {
+        &self.0
+    }
+}

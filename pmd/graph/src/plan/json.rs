@@ -1,0 +1,110 @@
+//! A plan as JSON. The keys are a contract: they may grow, and keep their names and meanings.
+
+use serde_json::{Value, json};
+
+use super::fit::Fit;
+use super::{NodePlan, Plan};
+use crate::config::Peer;
+use crate::config::retry::Retry;
+use crate::config::schema;
+
+impl Plan {
+    /// One object: `ok`, `memory`, `devices`, `lcores`, `nodes`, `mrs`, `qps`, `problems`, `warnings`. Sizes in bytes,
+    /// times in milliseconds.
+    pub fn to_json(&self, fit: &Fit) -> Value {
+        json!({
+            "ok": fit.fits(),
+            "memory": {
+                "size": self.memory.size.get(),
+                "hugepages": self.memory.hugepages.name(),
+                "numa": self.memory.numa.name(),
+                "memlock": self.memory.memlock.name(),
+                "numa_nodes": fit.rows.iter().map(|row| json!({
+                    "numa": row.numa,
+                    "need": row.need,
+                    "page": row.page.name(),
+                    "free": row.free,
+                })).collect::<Vec<_>>(),
+            },
+            "devices": self.devices.iter().map(|device| json!({
+                "name": device.name,
+                "kind": device.kind,
+                "settings": settings(device.settings.iter().filter(|(key, _)| *key != "kind")),
+            })).collect::<Vec<_>>(),
+            "lcores": self.lcores.iter().map(|lcore| json!({
+                "name": lcore.name,
+                "cpu": lcore.cpu,
+                "numa": lcore.numa,
+                "idle": lcore.idle.name(),
+                "shared": lcore.shared,
+            })).collect::<Vec<_>>(),
+            "nodes": self.nodes.iter().map(|node| self.node_json(node)).collect::<Vec<_>>(),
+            "mrs": self.nodes.iter().flat_map(|node| node.regions.iter().map(|region| json!({
+                "node": node.name,
+                "purpose": region.purpose,
+                "bytes": region.bytes,
+                "rights": region.rights.name(),
+                "numa": self.lcores[node.lcore].numa,
+            }))).collect::<Vec<_>>(),
+            "qps": self.nodes.iter().filter_map(|node| node.queues.map(|queues| json!({
+                "node": node.name,
+                "lcore": self.lcores[node.lcore].name,
+                "count": queues.qps,
+                "more_per_client": queues.more_per_client,
+                "transport": queues.transport.map(|transport| transport.name()),
+                "send_depth": queues.depths.send,
+                "receive_depth": queues.depths.receive,
+                "cq_depth": queues.cq_depth,
+                "retry": node.retry.as_ref().map(retry),
+            }))).collect::<Vec<_>>(),
+            "problems": fit.problems.iter().map(|problem| json!({
+                "what": problem.what,
+                "fixes": problem.fixes,
+            })).collect::<Vec<_>>(),
+            "warnings": fit.warnings,
+        })
+    }
+
+    fn node_json(&self, node: &NodePlan) -> Value {
+        let name = |index: usize| self.nodes[index].name.as_str();
+        let common = ["name", "kind", "lcore", "device", "to", "peer", "listen"];
+        json!({
+            "name": node.name,
+            "kind": node.kind,
+            "lcore": self.lcores[node.lcore].name,
+            "device": node.device.map(|device| self.devices[device].name.as_str()),
+            "to": node.to.map(name),
+            "peer": node.peer.map(|peer| match peer {
+                Peer::Node(index) => name(index).to_owned(),
+                Peer::Remote(address) => address.to_string(),
+            }),
+            "listen": node.listen.map(|address| address.to_string()),
+            "settings": settings(node.settings.iter().filter(|(key, _)| !common.contains(key))),
+        })
+    }
+}
+
+fn settings<'a>(settings: impl Iterator<Item = (&'static str, &'a schema::Value)>) -> Value {
+    let object = settings.map(|(key, value)| {
+        let value = match value {
+            schema::Value::Flag(flag) => json!(flag),
+            schema::Value::Count(count) => json!(count),
+            schema::Value::Size(size) => json!(size.get()),
+            other => json!(other.to_string()),
+        };
+        (key.to_owned(), value)
+    });
+    Value::Object(object.collect())
+}
+
+fn retry(retry: &Retry) -> Value {
+    let knobs = retry.knobs().map(|(name, knob)| {
+        (name.to_owned(), json!({ "value": knob.value, "from": knob.origin.to_string() }))
+    });
+    let mut object: serde_json::Map<String, Value> = knobs.into_iter().collect();
+    let milliseconds =
+        |time: Option<std::time::Duration>| time.map(|time| time.as_secs_f64() * 1e3);
+    object.insert("ack_timeout_ms".to_owned(), json!(milliseconds(retry.ack_timeout())));
+    object.insert("budget_ms".to_owned(), json!(milliseconds(retry.budget())));
+    Value::Object(object)
+}

@@ -1,0 +1,101 @@
+//! Who gets how much of `memory.size`.
+
+use super::demand::{Amount, Region};
+use super::{LcorePlan, NodePlan, RegionPlan, Share};
+use crate::config::Config;
+use crate::config::units::Size;
+use crate::diagnostic::{Diagnostic, Report, SourceKind};
+
+/// Every region begins on a page of its own.
+const PAGE: u64 = 4096;
+
+/// Gives every node its regions: first what asks for so many bytes, then equal shares of what is left.
+pub(super) fn share(config: &Config, nodes: &mut [NodePlan], report: &mut Report) {
+    let wanted: Vec<Vec<Region>> =
+        nodes.iter().map(|node| node.factory.regions(&node.settings, &node.flow)).collect();
+    let (mut fixed, mut sharers) = (0_u64, 0_u64);
+    for region in wanted.iter().flatten() {
+        match region.amount {
+            Amount::Bytes(bytes) => fixed = fixed.saturating_add(pages(bytes)),
+            Amount::Rest => sharers += 1,
+        }
+    }
+    let size = config.memory.size.get();
+    let needed = fixed.saturating_add(sharers * PAGE);
+    if needed > size {
+        report.push(too_small(config, nodes, &wanted, needed));
+        return;
+    }
+    let rest = (size - fixed).checked_div(sharers).unwrap_or(0) / PAGE * PAGE;
+    for (node, regions) in nodes.iter_mut().zip(wanted) {
+        node.regions = regions
+            .into_iter()
+            .map(|region| RegionPlan {
+                purpose: region.purpose,
+                bytes: match region.amount {
+                    Amount::Bytes(bytes) => pages(bytes),
+                    Amount::Rest => rest,
+                },
+                rights: region.rights,
+            })
+            .filter(|region| region.bytes > 0)
+            .collect();
+    }
+}
+
+/// Whole pages; at the end of 64 bits, as far as they go.
+fn pages(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+}
+
+fn too_small(
+    config: &Config,
+    nodes: &[NodePlan],
+    wanted: &[Vec<Region>],
+    needed: u64,
+) -> Diagnostic {
+    let size = config.memory.size;
+    let mut diagnostic =
+        Diagnostic::error(format!("the nodes need more memory than memory.size = {size}"));
+    for (node, regions) in nodes.iter().zip(wanted) {
+        for region in regions {
+            let amount = match region.amount {
+                Amount::Bytes(bytes) => Size::bytes(pages(bytes)).to_string(),
+                Amount::Rest => "what is left".to_owned(),
+            };
+            diagnostic =
+                diagnostic.note(format!("{} of `{}`: {amount}", region.purpose, node.name));
+        }
+    }
+    // The next whole MiB is a number that a person would write.
+    let enough = Size::bytes(needed.checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX));
+    let help = format!("set memory.size to {enough} or more, or lower depth or block");
+    match config.memory.size_span {
+        Some(span) => {
+            let quoted = match config.report.sources.kind(span) {
+                SourceKind::File => format!("\"{enough}\""),
+                SourceKind::Set | SourceKind::Environment => enough.to_string(),
+            };
+            diagnostic
+                .at(span, format!("{} are needed", Size::bytes(needed)))
+                .fix(span, quoted, help)
+        }
+        None => diagnostic.help(help),
+    }
+}
+
+/// The bytes of all regions on each NUMA node.
+pub(super) fn by_numa(nodes: &[NodePlan], lcores: &[LcorePlan]) -> Vec<Share> {
+    let mut shares: Vec<Share> = Vec::new();
+    for node in nodes {
+        let numa = lcores[node.lcore].numa;
+        let bytes: u64 = node.regions.iter().map(|region| region.bytes).sum();
+        match shares.iter_mut().find(|share| share.numa == numa) {
+            Some(share) => share.bytes += bytes,
+            None => shares.push(Share { numa, bytes }),
+        }
+    }
+    shares.retain(|share| share.bytes > 0);
+    shares.sort_by_key(|share| share.numa);
+    shares
+}

@@ -1,0 +1,153 @@
+//! A config against a machine: which CPU, which memory, which queues, and whether they fit.
+//!
+//! [`Plan::resolve`] decides, [`Plan::fit`] compares with what is free, and the two renderings ([`text`], [`json`]) show
+//! it. Nothing is allocated or opened here.
+
+mod cores;
+pub mod demand;
+mod edges;
+pub mod fit;
+mod json;
+pub mod machine;
+mod memory;
+mod text;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::config::retry::Retry;
+use crate::config::schema::Settings;
+use crate::config::transport::Transport;
+use crate::config::words::Idle;
+use crate::config::{Config, Device, Memory, Observe, Peer};
+use crate::diagnostic::Report;
+use crate::registry::NodeFactory;
+use demand::{Flow, Queues, Rights};
+use machine::Machine;
+
+/// A pipeline with every number decided.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// `[memory]`, with the bytes that each NUMA node gives.
+    pub memory: Memory,
+    /// Bytes per NUMA node, by node; only nodes that give some.
+    pub shares: Vec<Share>,
+    /// The devices.
+    pub devices: Vec<Device>,
+    /// The lcores.
+    pub lcores: Vec<LcorePlan>,
+    /// The nodes; indices in this plan count into it.
+    pub nodes: Vec<NodePlan>,
+    /// `[observe]`.
+    pub observe: Observe,
+}
+
+/// Memory of one NUMA node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The NUMA node.
+    pub numa: u32,
+    /// Bytes of all regions there.
+    pub bytes: u64,
+}
+
+/// An lcore with its CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LcorePlan {
+    /// The name.
+    pub name: String,
+    /// The CPU it is pinned to.
+    pub cpu: u32,
+    /// The NUMA node of that CPU.
+    pub numa: u32,
+    /// What it does when there is no work.
+    pub idle: Idle,
+    /// Whether another lcore has the same CPU.
+    pub shared: bool,
+}
+
+/// A node with everything around it.
+#[derive(Clone, Debug)]
+pub struct NodePlan {
+    /// The name.
+    pub name: String,
+    /// The kind.
+    pub kind: &'static str,
+    /// What builds it.
+    pub factory: Arc<dyn NodeFactory>,
+    /// Its keys.
+    pub settings: Settings,
+    /// Index of its lcore.
+    pub lcore: usize,
+    /// Index of its device.
+    pub device: Option<usize>,
+    /// Indices of the nodes that pass to it.
+    pub inputs: Vec<usize>,
+    /// Index of the node that it passes to.
+    pub to: Option<usize>,
+    /// The far end, for an initiator.
+    pub peer: Option<Peer>,
+    /// Indices of the nodes of this file whose peer it is.
+    pub clients: Vec<usize>,
+    /// Where it listens for clients of other processes.
+    pub listen: Option<SocketAddr>,
+    /// Its queue pairs.
+    pub queues: Option<QueuePlan>,
+    /// Retry budget; `None` without queue pairs, or where the transport has none.
+    pub retry: Option<Retry>,
+    /// What flows through it.
+    pub flow: Flow,
+    /// Its registered memory, on the NUMA node of its lcore.
+    pub regions: Vec<RegionPlan>,
+}
+
+/// Queue pairs of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePlan {
+    /// How many.
+    pub qps: u64,
+    /// Whether each client of another process adds as many as it asks for.
+    pub more_per_client: bool,
+    /// Service type; for a responder that of its first client, `None` while all are elsewhere.
+    pub transport: Option<Transport>,
+    /// Depths of each QP's queues.
+    pub depths: Queues,
+    /// Entries of the completion queue that all of them share.
+    pub cq_depth: u64,
+}
+
+/// A registered region: one MR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionPlan {
+    /// What it is for.
+    pub purpose: &'static str,
+    /// Its length.
+    pub bytes: u64,
+    /// Who may reach it.
+    pub rights: Rights,
+}
+
+impl Plan {
+    /// Decides everything that the config leaves open.
+    ///
+    /// # Errors
+    /// A CPU that this process cannot use, or regions that are larger than `memory.size` together.
+    pub fn resolve(config: &Config, machine: &Machine) -> Result<Self, Report> {
+        let mut report = Report { sources: config.report.sources.clone(), diagnostics: Vec::new() };
+        let lcores = cores::choose(config, machine, &mut report);
+        let mut nodes = edges::resolve(config);
+        memory::share(config, &mut nodes, &mut report);
+        if report.errors() > 0 {
+            return Err(report);
+        }
+        let shares = memory::by_numa(&nodes, &lcores);
+        Ok(Self {
+            memory: config.memory,
+            shares,
+            devices: config.devices.clone(),
+            lcores,
+            nodes,
+            observe: config.observe.clone(),
+        })
+    }
+}
