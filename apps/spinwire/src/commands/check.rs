@@ -1,0 +1,23 @@
+//! `spinwire check`: whether a config would be taken.
+
+use crate::cli::{CheckArgs, Exit};
+use crate::pipeline;
+
+/// Prints `ok` and what the pipeline is, or refuses it.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
+    let Some(pipeline) = pipeline::open(Some(&args.config), &args.sets.sets) else {
+        return Ok(Exit::Usage);
+    };
+    let plan = &pipeline.plan;
+    let kinds: Vec<String> =
+        plan.nodes.iter().map(|node| format!("{} ({})", node.name, node.kind)).collect();
+    let lcores = match plan.lcores.len() {
+        1 => "1 lcore".to_owned(),
+        lcores => format!("{lcores} lcores"),
+    };
+    pipeline::print(&format!("ok: {} on {lcores}\n", kinds.join(", ")))?;
+    Ok(Exit::Done)
+}

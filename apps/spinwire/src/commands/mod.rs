@@ -1,0 +1,7 @@
+//! One file per command.
+
+pub(crate) mod check;
+pub(crate) mod conformance;
+pub(crate) mod devices;
+pub(crate) mod plan;
+pub(crate) mod run;

@@ -1,0 +1,73 @@
+//! From the arguments of a command to a checked config and its plan, with every complaint on stderr.
+
+use std::env;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use pmd_graph::config::Config;
+use pmd_graph::diagnostic::Report;
+use pmd_graph::plan::Plan;
+use pmd_graph::plan::machine::Machine;
+use pmd_graph::registry::Registry;
+
+/// What `spinwire run` runs when it is given no config.
+const QUICKSTART: &str = include_str!("../../../configs/quickstart.toml");
+
+/// A pipeline that passed every check.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    /// The config against this machine.
+    pub(crate) plan: Plan,
+    /// This machine.
+    pub(crate) machine: Machine,
+}
+
+/// Reads the config at `path`, or the built-in quickstart, and plans it for this machine. `None` if it was refused: the
+/// reasons are on stderr, and the command ends as [`crate::cli::Exit::Usage`].
+pub(crate) fn open(path: Option<&Path>, sets: &[String]) -> Option<Pipeline> {
+    let registry = Registry::builtin();
+    let environment = |name: &str| env::var(name).ok();
+    let config = match path {
+        Some(path) => Config::read(path, sets, &environment, &registry),
+        None => Config::parse(
+            "built-in quickstart.toml",
+            QUICKSTART.as_bytes(),
+            sets,
+            &environment,
+            &registry,
+        ),
+    };
+    let config = config.map_err(|report| complain(&report)).ok()?;
+    complain(&config.report);
+    let machine = Machine::detect();
+    let plan = Plan::resolve(&config, &machine).map_err(|report| complain(&report)).ok()?;
+    Some(Pipeline { plan, machine })
+}
+
+/// Shows a report on stderr.
+fn complain(report: &Report) {
+    if report.diagnostics.is_empty() {
+        return;
+    }
+    eprintln!("{}\n", report.render(colour()));
+    match report.errors() {
+        0 => {}
+        1 => eprintln!("error: the config is refused"),
+        errors => eprintln!("error: the config is refused for {errors} reasons"),
+    }
+}
+
+/// Whether stderr shows colours: a terminal whose user did not ask for none (<https://no-color.org>).
+pub(crate) fn colour() -> bool {
+    io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Writes a result to stdout.
+///
+/// # Errors
+/// When stdout does not take it.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
