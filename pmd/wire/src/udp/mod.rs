@@ -159,3 +159,56 @@ impl fmt::Debug for UdpWire {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::icrc::restamp;
+    use crate::wire::RxVerdict;
+
+    /// A socket without UDP checksums cannot segment, which stands for every path that cannot.
+    #[test]
+    fn where_segmentation_is_refused_frames_leave_alone_with_their_icrc_adjusted() {
+        let mut wires = [(); 2].map(|()| bind_auto(&UdpOptions::default()).unwrap().remove(0));
+        let [from, to] = &mut wires;
+        socket::set(&from.main.socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        let flow = Flow {
+            src: from.address(),
+            dst: to.address(),
+            src_port: ROCE_PORT,
+            traffic_class: 0,
+            hop_limit: 64,
+        };
+        // A frame whose ICRC counts as right for identification 0 when it is 0.
+        let mut queue = |number: u8| {
+            assert!(from.send(&flow, 40, &mut |id, frame| {
+                frame.fill(number);
+                frame[36..].fill(0);
+                restamp(frame, 0, id);
+            }));
+        };
+        (0..5).for_each(&mut queue);
+        from.flush(0);
+        assert_eq!((from.segments_max(), from.pending()), (1, 0));
+        let mut queue = |number: u8| {
+            assert!(from.send(&flow, 40, &mut |id, frame| {
+                assert_eq!(id, 0);
+                frame.fill(number);
+                frame[36..].fill(0);
+            }));
+        };
+        (5..7).for_each(&mut queue);
+        from.flush(0);
+        let counters = from.counters();
+        assert_eq!((counters.tx_frames, counters.tx_datagrams, counters.tx_lost()), (7, 7, 0));
+        let mut number = 0;
+        while number < 7 {
+            to.rx_burst(0, &mut |frame| {
+                assert_eq!(frame.payload[..36], [number; 36]);
+                assert_eq!(frame.payload[36..], [0; 4], "the ICRC of frame {number}");
+                number += 1;
+                RxVerdict { ip_id: 0, dropped: None }
+            });
+        }
+    }
+}
