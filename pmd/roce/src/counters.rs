@@ -1,0 +1,73 @@
+//! What an engine counts: plain integers with one writer, read by anybody as deltas.
+
+use crate::wire::packet::DropReason;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one engine; names as under the kernel's `hw_counters` where it has them.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Frames without effect, by reason.
+            pub drops: [u64; DropReason::COUNT],
+        }
+
+        impl Counters {
+            /// Every counter with its name; drops as `drop_` and the reason.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+                [$((stringify!($name), self.$name),)*]
+                    .into_iter()
+                    .chain(DropReason::ALL.iter().map(|r| (r.counter_name(), self.drops[*r as usize])))
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames handed to the wire.
+    tx_packets,
+    /// Frames taken from the wire.
+    rx_packets,
+    /// Payload bytes sent, by packets or by copy.
+    tx_bytes,
+    /// Payload bytes received, by packets or from a ring.
+    rx_bytes,
+    /// Requests served for READ.
+    rx_read_requests,
+    /// Requests served for WRITE.
+    rx_write_requests,
+    /// Requests served for atomics.
+    rx_atomic_requests,
+    /// ACK timers that ran out at the requester.
+    local_ack_timeout_err,
+    /// Requests that failed because retries ran out.
+    req_transport_retries_exceeded,
+    /// RNR NAKs a requester got.
+    rnr_nak_retry_err,
+    /// Requests that failed because RNR retries ran out.
+    req_rnr_retries_exceeded,
+    /// Messages that found no receive at the responder.
+    out_of_buffer,
+    /// NAKs for a sequence error that a requester got.
+    packet_seq_err,
+    /// Responses missing inside a stream, seen by a requester.
+    implied_nak_seq_err,
+    /// Requests a responder had seen before.
+    duplicate_request,
+    /// Requests ahead of the expected PSN at a responder.
+    out_of_sequence,
+    /// Requests a responder refused as invalid.
+    resp_remote_invalid_request,
+    /// Requests a responder refused for access.
+    resp_remote_access_errors,
+    /// Requests that completed with a remote access error.
+    req_remote_access_errors,
+    /// Requests that completed with a remote invalid request error.
+    req_remote_invalid_request,
+    /// Datagrams with a wrong Q_Key.
+    qkey_viol,
+    /// Completions lost because the queue was full.
+    cq_overruns,
+    /// Packets sent again.
+    retransmits,
+}

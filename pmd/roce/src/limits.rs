@@ -1,0 +1,35 @@
+//! Every limit of the engine, by name.
+
+/// Scatter/gather elements a work request may carry.
+pub const MAX_SGE: usize = 16;
+/// Largest inline payload a queue pair can ask for, bytes.
+pub const MAX_INLINE: usize = 512;
+/// Largest message on a connected transport: 2^31 bytes (IBTA 1.4, 9.7.7.1.1).
+pub const MAX_MESSAGE: u32 = 1 << 31;
+/// READs and atomics a queue pair can have outstanding, in either role.
+pub const MAX_RD_ATOMIC: u8 = 128;
+/// Largest depth of one send or receive queue.
+pub const MAX_QP_WR: u32 = 1 << 15;
+/// Largest depth of one shared receive queue.
+pub const MAX_SRQ_WR: u32 = 1 << 16;
+/// Unacknowledged packets a requester keeps in flight, unless configured otherwise.
+pub const WINDOW_PACKETS: u32 = 1024;
+/// A requester asks for an acknowledgement at least once in so many packets.
+pub const ACK_REQUEST_EVERY: u32 = 64;
+/// Addresses a port can have.
+pub const MAX_GIDS: usize = 32;
+/// Multicast groups one lcore can be a member of.
+pub const MAX_GROUPS: usize = 64;
+
+/// Top bits of a QPN: the process, handed out by the rendezvous directory. 0 is never used.
+pub const QPN_PROCESS_BITS: u32 = 7;
+/// Next bits of a QPN: the lcore that owns the queue pair.
+pub const QPN_LCORE_BITS: u32 = 3;
+/// Next bits of a QPN: how often the slot was used, so that a reused slot is told apart.
+pub const QPN_GENERATION_BITS: u32 = 3;
+/// Low bits of a QPN: the slot in the lcore's table.
+pub const QPN_INDEX_BITS: u32 = 11;
+/// Queue pairs one lcore can own; slot 0 stays empty so that no QPN is 0 or 1.
+pub const MAX_QPS: usize = 1 << QPN_INDEX_BITS;
+
+const _: () = assert!(QPN_PROCESS_BITS + QPN_LCORE_BITS + QPN_GENERATION_BITS + QPN_INDEX_BITS == 24);
