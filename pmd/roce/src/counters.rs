@@ -9,7 +9,7 @@ macro_rules! counters {
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
             /// Frames without effect, by reason.
-            pub drops: [u64; DropReason::COUNT],
+            pub drops: [u64; DropReason::ALL.len()],
         }
 
         impl Counters {
@@ -70,4 +70,6 @@ counters! {
     cq_overruns,
     /// Packets sent again.
     retransmits,
+    /// Congestion notification packets that arrived.
+    rp_cnp_handled,
 }

@@ -7,17 +7,25 @@
 //! then commands at will, then [`Engine::poll_transmit`], then [`Engine::poll_event`] until empty.
 //! [`Engine::poll_timeout`] says how long the loop may sleep.
 
-
+use crate::address;
+use crate::completer;
 use crate::counters::Counters;
+use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
-use crate::ids::{Gid, Instant, LinkId, Qpn, Srqn, XrcdId};
-use crate::ids::PdId;
+use crate::ids::{CqId, Gid, Instant, LinkId, PathMtu, PdId, Qpn, Srqn, XrcdId};
+use crate::limits::{POLL_BUDGET, TURN_BUDGET, WINDOW_PACKETS};
 use crate::local::{Arrived, LocalPeer, Record};
 use crate::memory::Memory;
-use crate::qp::attr::{AddressVector, CreateQpError, ModifyQpError, QpAttr, QpCap, QpInit};
-use crate::qp::state::{AttrMask, QpState};
+use crate::qp;
+use crate::qp::attr::{AddressVector, CreateQpError, ModifyQpError, QpAttr, QpInit};
+use crate::qp::state::{AttrMask, QpState, Transport};
+use crate::qp::table::QpTable;
+use crate::receive;
 use crate::sink::{CqSink, Frame, FrameOutcome, TxSink};
-use crate::work::{AhId, RecvWr, SendWr};
+use crate::turn::{self, End};
+use crate::work::{AhId, RecvWr, SendWr, WcStatus};
+
+pub use crate::error::{DestroyError, PostRecvError, PostSendError, ResourceError};
 
 /// What an engine is made with.
 #[derive(Clone, Debug)]
@@ -38,86 +46,25 @@ pub struct EngineConfig {
     pub max_ahs: usize,
     /// Unacknowledged packets per queue pair.
     pub window_packets: u32,
+    /// Largest payload that the port's packets carry: its active MTU.
+    pub mtu: PathMtu,
 }
 
-/// Why a send request was not accepted. Nothing of it was posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PostSendError {
-    /// No such queue pair.
-    #[error("there is no queue pair {0}")]
-    NoSuchQp(Qpn),
-    /// The send queue is full: poll completions first.
-    #[error("the send queue is full: poll completions first")]
-    Full,
-    /// Requests can be posted in RTS, SQD, SQE and Error.
-    #[error("a queue pair in {0:?} takes no send requests: bring it to RTS first")]
-    NotReady(QpState),
-    /// More inline bytes than the queue pair was created for.
-    #[error("more than {max} inline bytes: ask for more max_inline_data, or register the memory")]
-    InlineTooLong {
-        /// The queue pair's `max_inline_data`.
-        max: u32,
-    },
-    /// More elements than the queue pair was created for.
-    #[error("more than {max} scatter/gather elements")]
-    TooManySges {
-        /// The queue pair's `max_send_sge`.
-        max: u32,
-    },
-    /// The transport has no such operation (S1-08), or `max_rd_atomic` is 0.
-    #[error("this queue pair cannot do that: {0}")]
-    Operation(&'static str),
-    /// Longer than the transport's largest message.
-    #[error("a message of {len} bytes is longer than {max}")]
-    TooLong {
-        /// Bytes asked for.
-        len: u64,
-        /// Largest message.
-        max: u32,
-    },
-    /// UD needs an address handle of this engine; XRC needs a shared receive queue number.
-    #[error("the request names no valid destination: {0}")]
-    Destination(&'static str),
-}
-
-/// Why a receive request was not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PostRecvError {
-    /// No such queue pair.
-    #[error("there is no queue pair {0}")]
-    NoSuchQp(Qpn),
-    /// No such shared receive queue.
-    #[error("there is no shared receive queue {0}")]
-    NoSuchSrq(Srqn),
-    /// The queue is full.
-    #[error("the receive queue is full: poll completions first")]
-    Full,
-    /// Receives can be posted from INIT on.
-    #[error("a queue pair in {0:?} takes no receives: bring it to INIT first")]
-    NotReady(QpState),
-    /// More elements than the queue was created for.
-    #[error("more than {max} scatter/gather elements")]
-    TooManySges {
-        /// The queue's `max_sge`.
-        max: u32,
-    },
-    /// The queue pair takes its receives from a shared queue, or has none.
-    #[error("this queue pair has no receive queue of its own")]
-    NoQueue,
-}
-
-/// Why an object could not be destroyed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DestroyError {
-    /// No such object.
-    #[error("no such object")]
-    NotFound,
-    /// Queue pairs still use the shared receive queue.
-    #[error("{0} queue pairs still use it")]
-    InUse(u32),
-    /// The queue pair is a member of multicast groups.
-    #[error("the queue pair is still attached to {0} multicast groups: detach it first")]
-    Attached(u32),
+impl EngineConfig {
+    /// An engine at these addresses, with an MTU for Ethernet's 1500 bytes and small tables.
+    pub const fn new(process: u32, lcore: u32, gids: Vec<Gid>) -> Self {
+        Self {
+            process,
+            lcore,
+            gids,
+            seed: 0,
+            max_qps: 64,
+            max_srqs: 8,
+            max_ahs: 64,
+            window_packets: WINDOW_PACKETS,
+            mtu: PathMtu::B1024,
+        }
+    }
 }
 
 /// Attributes of a shared receive queue, as `struct ibv_srq_init_attr`.
@@ -130,28 +77,7 @@ pub struct SrqInit {
     /// Elements per request.
     pub max_sge: u32,
     /// XRC domain and completion queue, when XRC targets deliver here.
-    pub xrc: Option<(XrcdId, crate::ids::CqId)>,
-}
-
-/// Why a shared receive queue, address handle or group membership was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ResourceError {
-    /// Every slot is taken.
-    #[error("all {0} slots are in use")]
-    TooMany(usize),
-    /// A value outside its range.
-    #[error("{field} = {value}: {need}")]
-    Value {
-        /// Name of the attribute.
-        field: &'static str,
-        /// Value given.
-        value: u64,
-        /// What it must be.
-        need: &'static str,
-    },
-    /// No such object.
-    #[error("no such object")]
-    NotFound,
+    pub xrc: Option<(XrcdId, CqId)>,
 }
 
 /// State of a queue pair as `query` reports it.
@@ -170,28 +96,50 @@ pub struct QpView {
 /// A RoCEv2 device of one lcore.
 #[derive(Debug)]
 pub struct Engine {
-    config: EngineConfig,
+    qps: QpTable,
+    device: Device,
 }
 
 impl Engine {
-    /// Makes room for everything that `config` allows; nothing allocates afterwards.
+    /// Makes room for everything that `config` allows. After this, memory is allocated where
+    /// objects are created and where a queue pair is given its READ and atomic resources, and
+    /// nowhere else.
     pub fn new(config: EngineConfig) -> Self {
-        Self { config }
+        let qps = QpTable::new(config.process, config.lcore, config.max_qps);
+        let device = Device::new(config, qps.capacity());
+        Self { qps, device }
     }
 
     // Commands ------------------------------------------------------------------------------
 
     /// Creates a queue pair in RESET.
+    ///
+    /// # Errors
+    /// [`CreateQpError`] names the wish that cannot be granted.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, CreateQpError> {
-        unimplemented!()
+        let granted = qp::create::check(init, &self.device)?;
+        let max = self.qps.capacity();
+        let qpn = self.qps.create(granted).ok_or(CreateQpError::TooMany { max })?;
+        if let Some(srqn) = init.srq {
+            self.device.srqs.count_user(srqn, true);
+        }
+        Ok(qpn)
     }
 
     /// Caps as granted, state, attributes and fill of a queue pair.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpView> {
-        unimplemented!()
+        self.qps.get(qpn).map(|qp| QpView {
+            init: qp.init,
+            attr: QpAttr { cur_state: qp.state(), ..qp.attr },
+            send_outstanding: qp.sq.len(),
+            recv_outstanding: qp.rq.len() + u32::from(qp.receive.open),
+        })
     }
 
     /// Moves a queue pair along one edge of the state table; all or nothing.
+    ///
+    /// # Errors
+    /// [`ModifyQpError`] names what is missing, what does not belong, or which value is wrong.
     pub fn modify_qp(
         &mut self,
         now: Instant,
@@ -201,67 +149,127 @@ impl Engine {
         mem: &mut impl Memory,
         cq: &mut impl CqSink,
     ) -> Result<(), ModifyQpError> {
-        unimplemented!()
+        let qp = self.qps.get_mut(qpn).ok_or(ModifyQpError::NoSuchQp(qpn))?;
+        let to = qp::modify::check(qp, &self.device, attr, mask)?;
+        let mut io = Io { now, mem, cq };
+        qp::modify::apply(qp, &mut self.device, &mut io, attr, mask, to);
+        self.fail_overrun(io.cq);
+        Ok(())
     }
 
     /// Destroys a queue pair; what is outstanding is forgotten, as `ibv_destroy_qp(3)`.
+    ///
+    /// # Errors
+    /// [`DestroyError::Attached`] while it is a member of multicast groups.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
-        unimplemented!()
+        let dev = &mut self.device;
+        match dev.groups.memberships(qpn) {
+            0 => {}
+            groups => return Err(DestroyError::Attached(groups)),
+        }
+        let qp = self.qps.remove(qpn).ok_or(DestroyError::NotFound)?;
+        dev.ready.remove(qp.slot);
+        dev.timers.clear(qp.slot);
+        dev.timers.settle();
+        dev.events.forget(qpn);
+        if let Some(srqn) = qp.init.srq {
+            dev.srqs.count_user(srqn, false);
+        }
+        Ok(())
     }
 
     /// Creates a shared receive queue.
+    ///
+    /// # Errors
+    /// [`ResourceError`] when a size is out of range or every slot is taken.
     pub fn create_srq(&mut self, init: &SrqInit) -> Result<Srqn, ResourceError> {
-        unimplemented!()
+        self.device.srqs.create(init)
     }
 
     /// Arms the limit event: it fires once when fewer than `limit` requests are left. 0 disarms.
+    ///
+    /// # Errors
+    /// [`ResourceError`] when there is no such queue or it cannot hold so many.
     pub fn arm_srq_limit(&mut self, srqn: Srqn, limit: u32) -> Result<(), ResourceError> {
-        unimplemented!()
+        self.device.srqs.arm(srqn, limit)
     }
 
     /// Requests in the queue, and the armed limit.
     pub fn query_srq(&self, srqn: Srqn) -> Option<(u32, u32)> {
-        unimplemented!()
+        self.device.srqs.query(srqn)
     }
 
     /// Destroys a shared receive queue that no queue pair uses.
+    ///
+    /// # Errors
+    /// [`DestroyError::InUse`] while a queue pair was created with it.
     pub fn destroy_srq(&mut self, srqn: Srqn) -> Result<(), DestroyError> {
-        unimplemented!()
+        self.device.srqs.destroy(srqn)
     }
 
     /// Creates an address handle.
+    ///
+    /// # Errors
+    /// [`ResourceError`] names the field of the address vector that is wrong.
     pub fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, ResourceError> {
-        unimplemented!()
+        address::check(av, &self.device.config)?;
+        self.device.ahs.create(av)
     }
 
-    /// Destroys an address handle.
+    /// Destroys an address handle. Datagrams that still refer to it fail.
+    ///
+    /// # Errors
+    /// [`DestroyError::NotFound`].
     pub fn destroy_ah(&mut self, ah: AhId) -> Result<(), DestroyError> {
-        unimplemented!()
+        self.device.ahs.destroy(ah)
     }
 
     /// Makes a UD queue pair a member of a group; a second time changes nothing.
+    ///
+    /// # Errors
+    /// [`ResourceError`] when the queue pair is not UD, the address is no group, or there are too
+    /// many groups.
     pub fn attach_multicast(&mut self, qpn: Qpn, group: Gid) -> Result<(), ResourceError> {
-        unimplemented!()
+        let qp = self.qps.get(qpn).ok_or(ResourceError::NotFound)?;
+        if qp.transport() != Transport::Ud {
+            let (field, value) = ("qp_type", qp.transport() as u64);
+            return Err(ResourceError::Value { field, value, need: "multicast is for UD only" });
+        }
+        self.device.groups.attach(qpn, group)
     }
 
     /// Ends a membership.
+    ///
+    /// # Errors
+    /// [`ResourceError::NotFound`].
     pub fn detach_multicast(&mut self, qpn: Qpn, group: Gid) -> Result<(), ResourceError> {
-        unimplemented!()
+        self.device.groups.detach(qpn, group)
     }
 
     /// Appends to a send queue. Starts at the next [`Engine::poll_transmit`].
+    ///
+    /// # Errors
+    /// [`PostSendError`]; nothing was posted.
     pub fn post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        unimplemented!()
+        let qp = self.qps.get_mut(qpn).ok_or(PostSendError::NoSuchQp(qpn))?;
+        qp::post::send(qp, &mut self.device, wr)
     }
 
     /// Appends to a receive queue.
+    ///
+    /// # Errors
+    /// [`PostRecvError`]; nothing was posted.
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
-        unimplemented!()
+        let qp = self.qps.get_mut(qpn).ok_or(PostRecvError::NoSuchQp(qpn))?;
+        qp::post::recv(qp, &mut self.device, wr)
     }
 
     /// Appends to a shared receive queue.
+    ///
+    /// # Errors
+    /// [`PostRecvError`]; nothing was posted.
     pub fn post_srq_recv(&mut self, srqn: Srqn, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
-        unimplemented!()
+        self.device.srqs.post(srqn, wr)
     }
 
     // Inputs --------------------------------------------------------------------------------
@@ -274,68 +282,138 @@ impl Engine {
         mem: &mut impl Memory,
         cq: &mut impl CqSink,
     ) -> FrameOutcome {
-        unimplemented!()
+        let mut io = Io { now, mem, cq };
+        let outcome = receive::frame(&mut self.qps, &mut self.device, &mut io, frame);
+        self.fail_overrun(io.cq);
+        outcome
     }
 
     /// Takes one record from a link. False: the record must stay in the ring and come again, since
     /// an answer to it has no room or its bytes are not mapped yet.
+    #[expect(clippy::too_many_arguments, reason = "what a caller lends is an argument each")]
     pub fn handle_record(
         &mut self,
-        now: Instant,
-        link: LinkId,
-        record: &Record,
-        payload: &mut impl Arrived,
-        mem: &mut impl Memory,
-        peers: &mut impl LocalPeer,
-        cq: &mut impl CqSink,
+        _now: Instant,
+        _link: LinkId,
+        _record: &Record,
+        _payload: &mut impl Arrived,
+        _mem: &mut impl Memory,
+        _peers: &mut impl LocalPeer,
+        _cq: &mut impl CqSink,
     ) -> bool {
-        unimplemented!()
+        // No queue pair of this engine has a link, so that the record is for none of them.
+        true
     }
 
     /// The peer behind a link is dead: its queue pairs end with `RetryExc` and flush.
-    pub fn handle_link_down(&mut self, now: Instant, link: LinkId, cq: &mut impl CqSink) {
-        unimplemented!()
+    pub fn handle_link_down(&mut self, _now: Instant, link: LinkId, cq: &mut impl CqSink) {
+        for qp in self.qps.iter_mut().filter(|qp| qp.attr.av.link == Some(link)) {
+            if qp.sq.is_empty() {
+                qp.enter_error(&mut self.device, cq, None);
+            } else {
+                qp.fail_send(&mut self.device, cq, WcStatus::RetryExc);
+            }
+        }
+        self.fail_overrun(cq);
     }
 
     /// Runs every timer that is due.
     pub fn handle_timeout(&mut self, now: Instant, mem: &mut impl Memory, cq: &mut impl CqSink) {
-        unimplemented!()
+        let mut io = Io { now, mem, cq };
+        while let Some(slot) = self.device.timers.due(now) {
+            if let Some(qp) = self.qps.at(slot) {
+                completer::handle_timeout(qp, &mut self.device, &mut io);
+            }
+        }
+        self.fail_overrun(io.cq);
     }
 
     // Outputs -------------------------------------------------------------------------------
 
     /// Sends what is due: responses and acknowledgements first, then requests, and runs the local
-    /// path. Budgeted and resumable: stops where the wire is full. Returns how much was done.
+    /// path. Budgeted and resumable: stops where the wire is full. Returns how much was done; 0
+    /// means that nothing is left to do, or that the wire is full.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
         mem: &mut impl Memory,
         tx: &mut impl TxSink,
-        peers: &mut impl LocalPeer,
+        _peers: &mut impl LocalPeer,
         cq: &mut impl CqSink,
     ) -> usize {
-        unimplemented!()
+        let mut io = Io { now, mem, cq };
+        let dev = &mut self.device;
+        let mut done = 0;
+        // In rounds: a round in which nobody got anywhere is the last one.
+        let (mut turns_left, mut done_before) = (dev.ready.len(), 0);
+        while done < POLL_BUDGET {
+            if turns_left == 0 {
+                if done == done_before {
+                    break;
+                }
+                (turns_left, done_before) = (dev.ready.len(), done);
+            }
+            let Some(slot) = dev.ready.pop() else { break };
+            turns_left = turns_left.saturating_sub(1);
+            let Some(qp) = self.qps.at(slot) else { continue };
+            let budget = TURN_BUDGET.min(POLL_BUDGET - done);
+            let turn = turn::take(qp, dev, &mut io, tx, budget);
+            done += turn.done;
+            match turn.end {
+                End::Idle => {}
+                End::More => dev.ready.push(slot),
+                End::WireFull => {
+                    dev.ready.push_front(slot);
+                    break;
+                }
+            }
+        }
+        dev.timers.settle();
+        self.fail_overrun(io.cq);
+        done
     }
 
-    /// When [`Engine::handle_timeout`] is due next.
+    /// When [`Engine::handle_timeout`] is due next; exact after [`Engine::poll_transmit`] and
+    /// [`Engine::handle_timeout`], else perhaps too early.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        unimplemented!()
+        self.device.timers.next()
     }
 
     /// The next asynchronous event.
     pub fn poll_event(&mut self) -> Option<AsyncEvent> {
-        unimplemented!()
+        self.device.events.poll()
     }
 
     // Getters -------------------------------------------------------------------------------
 
     /// What the engine was made with.
     pub fn config(&self) -> &EngineConfig {
-        &self.config
+        &self.device.config
     }
 
     /// What the engine has counted.
     pub fn counters(&self) -> &Counters {
-        unimplemented!()
+        &self.device.counters
+    }
+
+    /// Fails every queue pair on the completion queues that overran in this call. No completion can
+    /// arrive on them any more, and none is made up; the other queue of a pair is flushed.
+    fn fail_overrun(&mut self, cq: &mut impl CqSink) {
+        while let Some(lost) = self.device.overrun.pop() {
+            self.device.events.raise(AsyncEvent::CqErr(lost));
+            for qp in self.qps.iter_mut().filter(|qp| qp.state() != QpState::Reset) {
+                let receives = match qp.init.xrcd {
+                    Some(xrcd) => self.device.srqs.delivers(xrcd, lost),
+                    None => qp.init.recv_cq == lost,
+                };
+                let sends = qp.init.send_cq == lost && qp.transport() != Transport::XrcTgt;
+                qp.send_cq_lost |= sends;
+                qp.recv_cq_lost |= receives;
+                if sends || receives {
+                    let event = AsyncEvent::QpFatal(qp.qpn);
+                    qp.enter_error(&mut self.device, cq, Some(event));
+                }
+            }
+        }
     }
 }

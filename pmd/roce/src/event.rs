@@ -1,5 +1,7 @@
 //! Asynchronous events, each scoped to what it concerns.
 
+use std::collections::VecDeque;
+
 use crate::ids::{CqId, Qpn, Srqn};
 
 /// An event; the kinds of `enum ibv_event_type` that this device raises.
@@ -23,4 +25,45 @@ pub enum AsyncEvent {
     SrqErr(Srqn),
     /// The requests in a shared receive queue dropped below the armed limit; one shot.
     SrqLimitReached(Srqn),
+}
+
+impl AsyncEvent {
+    /// The queue pair it concerns, if one.
+    pub const fn qpn(self) -> Option<Qpn> {
+        match self {
+            Self::QpFatal(qpn)
+            | Self::QpReqErr(qpn)
+            | Self::QpAccessErr(qpn)
+            | Self::CommEst(qpn)
+            | Self::SqDrained(qpn)
+            | Self::LastWqeReached(qpn) => Some(qpn),
+            Self::CqErr(_) | Self::SrqErr(_) | Self::SrqLimitReached(_) => None,
+        }
+    }
+}
+
+/// Events that nobody has polled yet. An event that is still in the queue is not raised a second
+/// time, which bounds the queue.
+#[derive(Debug)]
+pub(crate) struct EventQueue(VecDeque<AsyncEvent>);
+
+impl EventQueue {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self(VecDeque::with_capacity(capacity))
+    }
+
+    pub(crate) fn raise(&mut self, event: AsyncEvent) {
+        if !self.0.contains(&event) {
+            self.0.push_back(event);
+        }
+    }
+
+    pub(crate) fn poll(&mut self) -> Option<AsyncEvent> {
+        self.0.pop_front()
+    }
+
+    /// Drops the events of a queue pair that is no more.
+    pub(crate) fn forget(&mut self, qpn: Qpn) {
+        self.0.retain(|event| event.qpn() != Some(qpn));
+    }
 }

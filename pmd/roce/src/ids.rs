@@ -193,7 +193,12 @@ impl PathMtu {
 
     /// Payload bytes of a full packet.
     pub const fn bytes(self) -> usize {
-        128 << self as usize
+        self.bytes_u32() as usize
+    }
+
+    /// The same, in the type that counts message bytes.
+    pub const fn bytes_u32(self) -> u32 {
+        128 << self as u32
     }
 
     /// The size with this `enum ibv_mtu` value, 1 to 5.

@@ -4,14 +4,30 @@
 //! are arguments, so that every behaviour is a seed plus a unit test.
 #![forbid(unsafe_code)]
 
+mod address;
+mod completer;
 pub mod counters;
+mod datagram;
+mod device;
 pub mod engine;
+pub mod error;
 pub mod event;
+mod frame;
 pub mod ids;
 pub mod limits;
 pub mod local;
 pub mod memory;
+mod multicast;
 pub mod qp;
+mod ready;
+mod receive;
+mod requester;
+mod responder;
 pub mod sink;
+mod slots;
+mod srq;
+mod timer;
+mod turn;
+mod uc;
 pub mod wire;
 pub mod work;

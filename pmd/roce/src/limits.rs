@@ -1,9 +1,9 @@
 //! Every limit of the engine, by name.
 
 /// Scatter/gather elements a work request may carry.
-pub const MAX_SGE: usize = 16;
+pub const MAX_SGE: u32 = 16;
 /// Largest inline payload a queue pair can ask for, bytes.
-pub const MAX_INLINE: usize = 512;
+pub const MAX_INLINE: u32 = 512;
 /// Largest message on a connected transport: 2^31 bytes (IBTA 1.4, 9.7.7.1.1).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 /// READs and atomics a queue pair can have outstanding, in either role.
@@ -32,4 +32,17 @@ pub const QPN_INDEX_BITS: u32 = 11;
 /// Queue pairs one lcore can own; slot 0 stays empty so that no QPN is 0 or 1.
 pub const MAX_QPS: usize = 1 << QPN_INDEX_BITS;
 
-const _: () = assert!(QPN_PROCESS_BITS + QPN_LCORE_BITS + QPN_GENERATION_BITS + QPN_INDEX_BITS == 24);
+const _: () =
+    assert!(QPN_PROCESS_BITS + QPN_LCORE_BITS + QPN_GENERATION_BITS + QPN_INDEX_BITS == 24);
+
+/// Frames or local operations one call of `poll_transmit` works off, so that arrivals are not kept
+/// waiting by a long queue.
+pub const POLL_BUDGET: usize = 256;
+/// Of these, what one queue pair may use before the next one has its turn.
+pub const TURN_BUDGET: usize = 64;
+/// PSNs that can be outstanding: half of the circle, so that old and new are told apart.
+pub const MAX_PSNS: u32 = 1 << 23;
+/// Bytes before the payload of every datagram in a receive buffer.
+pub const GRH_BYTES: u32 = 40;
+/// Asynchronous events one queue pair can have pending.
+pub const MAX_QP_EVENTS: usize = 6;

@@ -55,10 +55,17 @@ pub trait Memory {
     fn gather(&self, pd: PdId, sge: &Sge, offset: u32, into: &mut [u8]) -> Result<(), MemoryFault>;
 
     /// Copies into registered memory at byte `offset` of the element; needs `LOCAL_WRITE`.
-    fn scatter(&mut self, pd: PdId, sge: &Sge, offset: u32, from: &[u8]) -> Result<(), MemoryFault>;
+    fn scatter(&mut self, pd: PdId, sge: &Sge, offset: u32, from: &[u8])
+    -> Result<(), MemoryFault>;
 
     /// Checks that a peer may access `len` bytes with all of `rights`.
-    fn check_remote(&self, by: Asker, at: RemoteAddr, len: u64, rights: Access) -> Result<(), MemoryFault>;
+    fn check_remote(
+        &self,
+        by: Asker,
+        at: RemoteAddr,
+        len: u64,
+        rights: Access,
+    ) -> Result<(), MemoryFault>;
 
     /// Serves a peer's READ; needs `REMOTE_READ`.
     fn read_remote(&self, by: Asker, at: RemoteAddr, into: &mut [u8]) -> Result<(), MemoryFault>;
@@ -68,7 +75,12 @@ pub trait Memory {
 
     /// Serves a peer's atomic and returns the value before it; needs `REMOTE_ATOMIC`. The caller
     /// has checked that the address is a multiple of eight.
-    fn atomic_remote(&mut self, by: Asker, at: RemoteAddr, op: AtomicOp) -> Result<u64, MemoryFault>;
+    fn atomic_remote(
+        &mut self,
+        by: Asker,
+        at: RemoteAddr,
+        op: AtomicOp,
+    ) -> Result<u64, MemoryFault>;
 
     /// Revokes a key: a type 2 window, or a region. By SEND with invalidate, or by the consumer.
     fn invalidate(&mut self, by: Asker, key: Rkey) -> Result<(), MemoryFault>;

@@ -1,9 +1,7 @@
 //! Attributes of a queue pair: what it is created with, what `modify` sets and `query` reads.
 
-use core::fmt;
-
 use crate::ids::{CqId, Gid, LinkId, PathMtu, PdId, Psn, Qpn, Srqn, XrcdId};
-use crate::qp::state::{AttrMask, QpState, Transport};
+use crate::qp::state::{QpState, TransitionError, Transport};
 use crate::work::Access;
 
 /// Depths and sizes, as `struct ibv_qp_cap`.
@@ -188,19 +186,8 @@ pub enum ModifyQpError {
     #[error("there is no queue pair {0}")]
     NoSuchQp(Qpn),
     /// The transition, or its mask, is not in the table.
-    #[error("{}", Refused { from: *from, to: *to, missing: *missing, illegal: *illegal, skipped })]
-    Transition {
-        /// State of the queue pair, unchanged.
-        from: QpState,
-        /// State asked for.
-        to: QpState,
-        /// Required attributes that the mask lacks.
-        missing: AttrMask,
-        /// Attributes in the mask that this transition does not take.
-        illegal: AttrMask,
-        /// States that had to come in between; empty when the edge itself is legal or there is no way.
-        skipped: Vec<QpState>,
-    },
+    #[error(transparent)]
+    Transition(#[from] TransitionError),
     /// `CUR_STATE` was given and is wrong.
     #[error("the queue pair is in {actual:?}, not in {claimed:?}")]
     WrongCurrentState {
@@ -219,34 +206,12 @@ pub enum ModifyQpError {
         /// What it must be.
         need: &'static str,
     },
-}
-
-/// Text of a refused transition: names what to add, what to leave out, and which way leads there.
-struct Refused<'a> {
-    from: QpState,
-    to: QpState,
-    missing: AttrMask,
-    illegal: AttrMask,
-    skipped: &'a [QpState],
-}
-
-impl fmt::Display for Refused<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} -> {:?} refused", self.from, self.to)?;
-        if !self.skipped.is_empty() {
-            write!(f, "; skipped:")?;
-            for state in self.skipped {
-                write!(f, " {state:?}")?;
-            }
-        }
-        for (what, mask) in [("missing", self.missing), ("not allowed", self.illegal)] {
-            if !mask.is_empty() {
-                write!(f, "; {what}:")?;
-                for (name, _) in mask.iter_names() {
-                    write!(f, " {name}")?;
-                }
-            }
-        }
-        Ok(())
-    }
+    /// The address vector names a source address that the port does not have.
+    #[error("ah_attr.grh.sgid_index = {index}: the GID table has {len} entries")]
+    SgidIndex {
+        /// Index given.
+        index: u8,
+        /// Addresses of the port.
+        len: usize,
+    },
 }

@@ -2,4 +2,133 @@
 
 pub mod attr;
 pub mod chart;
+mod complete;
+pub(crate) mod create;
+pub(crate) mod modify;
+pub(crate) mod post;
+pub(crate) mod rq;
+pub(crate) mod sq;
 pub mod state;
+pub(crate) mod table;
+
+use attr::{QpAttr, QpInit};
+use rq::{Receive, RecvQueue};
+use sq::SendQueue;
+use state::{QpState, Transport};
+
+use crate::ids::{Gid, Qpn};
+use crate::memory::Asker;
+use crate::requester::Requester;
+use crate::responder::Responder;
+use crate::sink::Flow;
+use crate::wire::TransportClass;
+
+pub(crate) use complete::Received;
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    /// Its place in the tables of the engine.
+    pub(crate) slot: u32,
+    pub(crate) qpn: Qpn,
+    /// Attributes; `attr.state` is its state, changed by [`Qp::enter`] alone.
+    pub(crate) attr: QpAttr,
+    /// Toward the peer; set at RTR. UD: only the source port is meant.
+    pub(crate) flow: Flow,
+    pub(crate) requester: Requester,
+    pub(crate) responder: Responder,
+    pub(crate) sq: SendQueue,
+    pub(crate) rq: RecvQueue,
+    /// The receive that the message in progress fills.
+    pub(crate) receive: Receive,
+    /// SQD: an event is wanted when the send queue is drained.
+    pub(crate) notify_drained: bool,
+    /// Whether the peer's first packet has been seen since RTR.
+    pub(crate) heard: bool,
+    /// The completion queue for sends has overrun and takes no more.
+    pub(crate) send_cq_lost: bool,
+    /// The same for receives.
+    pub(crate) recv_cq_lost: bool,
+    /// What it was created with, caps as granted.
+    pub(crate) init: QpInit,
+}
+
+impl Qp {
+    pub(crate) fn new(slot: u32, qpn: Qpn, init: QpInit) -> Self {
+        let cap = &init.cap;
+        Self {
+            slot,
+            qpn,
+            attr: QpAttr::new(QpState::Reset),
+            flow: NOWHERE,
+            requester: Requester::new(),
+            responder: Responder::new(),
+            sq: SendQueue::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data),
+            rq: RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge),
+            receive: Receive::new(),
+            notify_drained: false,
+            heard: false,
+            send_cq_lost: false,
+            recv_cq_lost: false,
+            init,
+        }
+    }
+
+    pub(crate) const fn state(&self) -> QpState {
+        self.attr.state
+    }
+
+    pub(crate) const fn transport(&self) -> Transport {
+        self.init.transport
+    }
+
+    /// Changes the state. Every change comes through here.
+    pub(crate) const fn enter(&mut self, state: QpState) {
+        self.attr.state = state;
+    }
+
+    /// Leaves the queue pair as it was created: queues emptied without completions, PSNs and
+    /// attributes gone, queue memory kept.
+    pub(crate) fn reset(&mut self) {
+        self.attr = QpAttr::new(QpState::Reset);
+        self.flow = NOWHERE;
+        self.requester = Requester::new();
+        self.responder = Responder::new();
+        self.sq.clear();
+        self.rq.clear();
+        self.receive.open = false;
+        self.notify_drained = false;
+        self.heard = false;
+        self.send_cq_lost = false;
+        self.recv_cq_lost = false;
+    }
+
+    /// The class of its packets.
+    pub(crate) const fn class(&self) -> TransportClass {
+        match self.init.transport {
+            Transport::Rc => TransportClass::Rc,
+            Transport::Uc => TransportClass::Uc,
+            // RAW_PACKET queue pairs are never created.
+            Transport::Ud | Transport::RawPacket => TransportClass::Ud,
+            Transport::XrcIni | Transport::XrcTgt => TransportClass::Xrc,
+        }
+    }
+
+    /// Packets that carry a message of `len` bytes: one even when it is empty.
+    pub(crate) fn packets_of(&self, len: u32) -> u32 {
+        len.div_ceil(self.attr.path_mtu.bytes_u32()).max(1)
+    }
+
+    /// Where in its message packet `number` starts.
+    pub(crate) const fn offset_of(&self, number: u32) -> u32 {
+        number * self.attr.path_mtu.bytes_u32()
+    }
+
+    /// Who asks for memory on a peer's behalf.
+    pub(crate) const fn asker(&self) -> Asker {
+        Asker { pd: self.init.pd, qpn: self.qpn }
+    }
+}
+
+const NOWHERE: Flow =
+    Flow { src: Gid([0; 16]), dst: Gid([0; 16]), src_port: 0, traffic_class: 0, hop_limit: 0 };

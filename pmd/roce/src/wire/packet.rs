@@ -35,6 +35,13 @@ macro_rules! drop_reasons {
                     $(Self::$variant => $name,)*
                 }
             }
+
+            /// Name of the counter: `drop_` and the reason.
+            pub const fn counter_name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => concat!("drop_", $name),)*
+                }
+            }
         }
     };
 }

@@ -1,0 +1,135 @@
+//! Unreliable datagrams: one packet per message, any peer, no answer.
+
+use crate::address;
+use crate::device::{Device, Io};
+use crate::frame::{self, Sent};
+use crate::limits::GRH_BYTES;
+use crate::memory::Memory;
+use crate::qp::sq::{SendWqe, gather};
+use crate::qp::state::QpState;
+use crate::qp::{Qp, Received};
+use crate::requester::check_elements;
+use crate::sink::{CqSink, Flow, TxSink};
+use crate::turn::Turn;
+use crate::wire::grh::Grh;
+use crate::wire::{Bth, Deth, DropReason, Headers, ImmDt, Opcode, Packet};
+use crate::work::{Imm, SendFlags, SendOp, WcOpcode, WcStatus};
+
+/// A Q_Key with this bit set stands for the queue pair's own (IBTA 1.4, 10.2.5).
+const QKEY_OWN: u32 = 1 << 31;
+
+/// Sends datagrams, at most `budget` of them.
+pub(crate) fn transmit<M: Memory, C: CqSink>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    tx: &mut impl TxSink,
+    budget: usize,
+) -> Turn {
+    let mut done = 0;
+    while qp.state() == QpState::Rts {
+        let Some(&wqe) = qp.sq.next() else { break };
+        if done == budget {
+            return Turn::more(done);
+        }
+        match send_one(qp, dev, io, tx, &wqe) {
+            Ok(Sent::Yes) => done += 1,
+            Ok(Sent::Full) => return Turn::wire_full(done),
+            Ok(Sent::Fault(_)) => qp.fail_send(dev, io.cq, WcStatus::LocProt),
+            Err(status) => qp.fail_send(dev, io.cq, status),
+        }
+    }
+    Turn::idle(done)
+}
+
+fn send_one<M: Memory, C: CqSink>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    tx: &mut impl TxSink,
+    wqe: &SendWqe,
+) -> Result<Sent, WcStatus> {
+    // The handle may have been destroyed since the post.
+    let to = wqe.to.ok_or(WcStatus::LocQpOp)?;
+    let av = dev.ahs.get(to.ah).ok_or(WcStatus::LocQpOp)?;
+    check_elements(qp, io.mem, wqe)?;
+    let flow = address::flow(av, &dev.config, qp.flow.src_port);
+    let (opcode, immdt) = match wqe.op {
+        SendOp::SendImm(imm) => (Opcode::UD_SEND_ONLY_IMM, Some(ImmDt(imm.0))),
+        _ => (Opcode::UD_SEND_ONLY, None),
+    };
+    let mut headers = Headers::new(Bth::new(opcode, to.qpn, qp.requester.end));
+    headers.bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
+    let qkey = if to.qkey & QKEY_OWN == 0 { to.qkey } else { qp.attr.qkey };
+    headers.deth = Some(Deth { qkey, src_qp: qp.qpn });
+    headers.immdt = immdt;
+    let (source, pd, mem) = (qp.sq.next_source(), qp.init.pd, &*io.mem);
+    let len = wqe.len as usize;
+    let sent = frame::send(tx, &mut dev.counters, &flow, &headers, len, |out| {
+        gather(mem, pd, source, 0, out)
+    });
+    if sent == Sent::Yes {
+        qp.requester.end = qp.requester.end.plus(1);
+        qp.requester.una = qp.requester.end;
+        qp.complete_send(dev, io.cq, WcStatus::Success);
+    }
+    Ok(sent)
+}
+
+/// Takes a datagram that came over `flow` with IPv4 identification `ip_id`.
+///
+/// # Errors
+/// Why it had no effect.
+pub(crate) fn handle<M: Memory, C: CqSink>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    packet: &Packet<'_>,
+    flow: &Flow,
+    ip_id: u16,
+) -> Result<(), DropReason> {
+    let Some(deth) = packet.headers.deth else { return Err(DropReason::WrongTransport) };
+    if deth.qkey != qp.attr.qkey {
+        dev.counters.qkey_viol += 1;
+        return Err(DropReason::BadQkey);
+    }
+    if !packet.obeys_payload_rule(dev.config.mtu) {
+        return Err(DropReason::InvalidRequest);
+    }
+    let taken = match qp.init.srq {
+        Some(srqn) => dev.take_shared(srqn, &mut qp.receive, qp.init.recv_cq),
+        None => qp.rq.take(&mut qp.receive, qp.init.pd, qp.init.recv_cq),
+    };
+    if !taken {
+        dev.counters.out_of_buffer += 1;
+        return Err(DropReason::NoReceive);
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "at most one MTU")]
+    let byte_len = GRH_BYTES + packet.payload.len() as u32;
+    if u64::from(byte_len) > qp.receive.capacity {
+        // One sender's long datagram shall not stop the others: the queue pair lives on.
+        qp.fail_receive(dev, io.cq, WcStatus::LocLen);
+        return Err(DropReason::ReceiveTooSmall);
+    }
+    let mut area = [0; Grh::LEN];
+    let Flow { src, dst, traffic_class, hop_limit, .. } = *flow;
+    // The frame's UDP payload: the packet and its ICRC.
+    let udp_len = Grh::udp_len_of(packet.buffer_len() + crate::wire::icrc::LEN);
+    Grh { src, dst, traffic_class, hop_limit, ip_id, udp_len }.emit(&mut area);
+    let placed = qp.receive.scatter(io.mem, 0, &area);
+    if placed.and_then(|()| qp.receive.scatter(io.mem, GRH_BYTES, packet.payload)).is_err() {
+        qp.fail_receive(dev, io.cq, WcStatus::LocProt);
+        qp.enter_error(dev, io.cq, None);
+        return Err(DropReason::InvalidRequest);
+    }
+    dev.counters.rx_bytes += packet.payload.len() as u64;
+    let received = Received {
+        imm: packet.headers.immdt.map(|immdt| Imm(immdt.0)),
+        src_qpn: deth.src_qp,
+        grh: true,
+        solicited: packet.headers.bth.solicited,
+        ..Received::new(WcOpcode::Recv, byte_len)
+    };
+    qp.complete_receive(dev, io.cq, received);
+    Ok(())
+}

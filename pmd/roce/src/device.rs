@@ -1,0 +1,63 @@
+//! What all queue pairs of an engine share.
+
+use crate::address::AddressHandles;
+use crate::counters::Counters;
+use crate::engine::EngineConfig;
+use crate::event::EventQueue;
+use crate::ids::{CqId, Instant};
+use crate::limits::MAX_QP_EVENTS;
+use crate::multicast::Groups;
+use crate::ready::ReadyList;
+use crate::srq::Srqs;
+use crate::timer::Timers;
+
+/// Everything of an engine but its queue pairs, so that one of these can be borrowed beside it.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) config: EngineConfig,
+    pub(crate) srqs: Srqs,
+    pub(crate) ahs: AddressHandles,
+    pub(crate) groups: Groups,
+    /// One deadline per queue pair.
+    pub(crate) timers: Timers,
+    /// Queue pairs with something to do at the next `poll_transmit`.
+    pub(crate) ready: ReadyList,
+    pub(crate) events: EventQueue,
+    pub(crate) counters: Counters,
+    /// Completion queues that overran in this call; their queue pairs fail at its end.
+    pub(crate) overrun: Vec<CqId>,
+}
+
+impl Device {
+    /// Makes room for `slots` queue pairs and for all that `config` allows.
+    pub(crate) fn new(config: EngineConfig, slots: usize) -> Self {
+        // Every queue pair has two completion queues, an XRC queue one more.
+        let cqs = 2 * slots + config.max_srqs;
+        Self {
+            srqs: Srqs::new(config.max_srqs),
+            ahs: AddressHandles::new(config.max_ahs),
+            groups: Groups::new(),
+            timers: Timers::new(slots),
+            ready: ReadyList::new(slots),
+            events: EventQueue::new(MAX_QP_EVENTS * slots + 2 * config.max_srqs + cqs),
+            counters: Counters::default(),
+            overrun: Vec::with_capacity(cqs),
+            config,
+        }
+    }
+
+    /// Notes that a completion queue overran.
+    pub(crate) fn note_overrun(&mut self, cq: CqId) {
+        self.counters.cq_overruns += 1;
+        if !self.overrun.contains(&cq) {
+            self.overrun.push(cq);
+        }
+    }
+}
+
+/// What the caller lends for one call: the time, memory and the completion queues.
+pub(crate) struct Io<'a, M, C> {
+    pub(crate) now: Instant,
+    pub(crate) mem: &'a mut M,
+    pub(crate) cq: &'a mut C,
+}

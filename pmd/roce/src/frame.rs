@@ -1,0 +1,70 @@
+//! One frame out, one frame in: sealing and checking the ICRC, the payload copied once.
+
+use crate::counters::Counters;
+use crate::memory::MemoryFault;
+use crate::sink::{Flow, Frame, IpId, TxSink};
+use crate::wire::icrc::{self, IcrcHeader};
+use crate::wire::{Bth, DropReason, Headers};
+
+/// What became of a frame that was to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// The wire has it.
+    Yes,
+    /// The wire has no room now.
+    Full,
+    /// Memory that was there when the message began refused. What left is of no use to anybody:
+    /// its ICRC is wrong on purpose.
+    Fault(MemoryFault),
+}
+
+/// Sends a packet of `payload_len` bytes, which `fill` writes.
+pub(crate) fn send(
+    tx: &mut impl TxSink,
+    counters: &mut Counters,
+    flow: &Flow,
+    headers: &Headers,
+    payload_len: usize,
+    mut fill: impl FnMut(&mut [u8]) -> Result<(), MemoryFault>,
+) -> Sent {
+    let len = headers.buffer_len(payload_len) + icrc::LEN;
+    let mut filled = Ok(());
+    let taken = tx.send(flow, len, &mut |ip_id, out| {
+        filled = fill(headers.emit(payload_len, out));
+        let Flow { src, dst, src_port, .. } = *flow;
+        icrc::seal(&IcrcHeader { src, dst, src_port, ip_id }, out);
+        if filled.is_err() {
+            out[len - 1] ^= 0xff;
+        }
+    });
+    match (taken, filled) {
+        (false, _) => Sent::Full,
+        (true, Ok(())) => {
+            counters.tx_packets += 1;
+            counters.tx_bytes += payload_len as u64;
+            Sent::Yes
+        }
+        (true, Err(fault)) => Sent::Fault(fault),
+    }
+}
+
+/// Checks the ICRC of a frame and tells which IPv4 identification it was made with, 0 for IPv6.
+/// Where the header is hidden, a sender like ours would have used the likely one; any other sender
+/// is believed when exactly one identification makes its ICRC right.
+pub(crate) fn check_icrc(frame: &Frame<'_>) -> Result<u16, DropReason> {
+    let Flow { src, dst, src_port, .. } = frame.flow;
+    let header = |ip_id| IcrcHeader { src, dst, src_port, ip_id };
+    if frame.payload.len() < Bth::LEN + icrc::LEN {
+        return Err(DropReason::Truncated);
+    }
+    if !dst.is_ipv4() {
+        return if icrc::verify(&header(0), frame.payload) { Ok(0) } else { Err(DropReason::Icrc) };
+    }
+    match frame.ip_id {
+        IpId::Exact(ip_id) if icrc::verify(&header(ip_id), frame.payload) => Ok(ip_id),
+        IpId::Exact(_) => Err(DropReason::Icrc),
+        IpId::Likely(ip_id) => {
+            icrc::solve_ip_id(&header(ip_id), frame.payload).ok_or(DropReason::Icrc)
+        }
+    }
+}

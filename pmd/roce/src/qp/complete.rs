@@ -1,0 +1,197 @@
+//! How work requests end: completions, flushing, and falling into Error.
+
+use super::Qp;
+use super::state::{QpState, Transport};
+use crate::device::Device;
+use crate::event::AsyncEvent;
+use crate::ids::{CqId, Qpn, Rkey, WrId};
+use crate::sink::CqSink;
+use crate::work::{Completion, Imm, SendOp, WcOpcode, WcStatus};
+
+/// What there is to say about a message that arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    pub(crate) opcode: WcOpcode,
+    pub(crate) byte_len: u32,
+    pub(crate) imm: Option<Imm>,
+    pub(crate) invalidated: Option<Rkey>,
+    pub(crate) src_qpn: Qpn,
+    pub(crate) grh: bool,
+    pub(crate) solicited: bool,
+}
+
+impl Received {
+    /// A message of this kind, without anything special about it.
+    pub(crate) const fn new(opcode: WcOpcode, byte_len: u32) -> Self {
+        Self {
+            opcode,
+            byte_len,
+            imm: None,
+            invalidated: None,
+            src_qpn: Qpn::new(0),
+            grh: false,
+            solicited: false,
+        }
+    }
+}
+
+impl Qp {
+    /// Completes the oldest send request. One that succeeds unsignalled leaves no completion.
+    pub(crate) fn complete_send(
+        &mut self,
+        dev: &mut Device,
+        cq: &mut impl CqSink,
+        status: WcStatus,
+    ) {
+        if self.sq.next_is_head() {
+            self.requester.packet = 0;
+        }
+        let Some(wqe) = self.sq.retire() else { return };
+        if status == WcStatus::Success && !wqe.is_signaled() {
+            return;
+        }
+        let byte_len = match wqe.op {
+            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => wqe.len,
+            _ => 0,
+        };
+        let what = Received::new(wqe.op.wc_opcode(), byte_len);
+        let completion = self.completion(wqe.wr_id, status, what);
+        self.push_send(dev, cq, completion);
+    }
+
+    /// Fails the oldest send request, and with it the send queue: UC and UD fall into SQE and go on
+    /// receiving, everything else falls into Error.
+    pub(crate) fn fail_send(&mut self, dev: &mut Device, cq: &mut impl CqSink, status: WcStatus) {
+        self.complete_send(dev, cq, status);
+        match self.transport() {
+            Transport::Uc | Transport::Ud => {
+                self.enter(QpState::Sqe);
+                self.flush_sends(dev, cq);
+            }
+            _ => self.enter_error(dev, cq, None),
+        }
+    }
+
+    /// Completes the open receive with the message it holds.
+    pub(crate) fn complete_receive(
+        &mut self,
+        dev: &mut Device,
+        cq: &mut impl CqSink,
+        received: Received,
+    ) {
+        self.end_receive(dev, cq, WcStatus::Success, received);
+    }
+
+    /// Completes the open receive, if there is one, with an error.
+    pub(crate) fn fail_receive(
+        &mut self,
+        dev: &mut Device,
+        cq: &mut impl CqSink,
+        status: WcStatus,
+    ) {
+        self.end_receive(dev, cq, status, Received::new(WcOpcode::Recv, 0));
+    }
+
+    fn end_receive(
+        &mut self,
+        dev: &mut Device,
+        cq: &mut impl CqSink,
+        status: WcStatus,
+        received: Received,
+    ) {
+        if core::mem::take(&mut self.receive.open) {
+            let completion = self.completion(self.receive.wr_id, status, received);
+            self.push_receive(dev, cq, self.receive.cq, completion);
+        }
+    }
+
+    /// Falls into Error: both queues are flushed in order, and `event` is raised unless the
+    /// completions say it all. The last answers to the peer are still sent.
+    pub(crate) fn enter_error(
+        &mut self,
+        dev: &mut Device,
+        cq: &mut impl CqSink,
+        event: Option<AsyncEvent>,
+    ) {
+        if let Some(event) = event {
+            dev.events.raise(event);
+        }
+        if self.state() == QpState::Error {
+            return;
+        }
+        self.enter(QpState::Error);
+        self.requester.stop();
+        self.responder.stop();
+        dev.timers.clear(self.slot);
+        self.notify_drained = false;
+        self.flush(dev, cq);
+        if self.init.srq.is_some() {
+            dev.events.raise(AsyncEvent::LastWqeReached(self.qpn));
+        }
+    }
+
+    /// Completes as flushed what the state says must not run: after a fall, and whatever is posted
+    /// afterwards.
+    pub(crate) fn flush(&mut self, dev: &mut Device, cq: &mut impl CqSink) {
+        if self.state().flushes_sends() {
+            self.flush_sends(dev, cq);
+        }
+        if self.state().flushes_receives() {
+            self.fail_receive(dev, cq, WcStatus::WrFlush);
+            while let Some(wr_id) = self.rq.flush_one() {
+                let what = Received::new(WcOpcode::Recv, 0);
+                let completion = self.completion(wr_id, WcStatus::WrFlush, what);
+                self.push_receive(dev, cq, self.init.recv_cq, completion);
+            }
+        }
+    }
+
+    fn flush_sends(&mut self, dev: &mut Device, cq: &mut impl CqSink) {
+        while !self.sq.is_empty() {
+            self.complete_send(dev, cq, WcStatus::WrFlush);
+        }
+    }
+
+    /// SQD: raises the event that was asked for once nothing that was started is in flight.
+    pub(crate) fn note_drained(&mut self, dev: &mut Device) {
+        if self.notify_drained && self.state() == QpState::Sqd && self.sq.is_drained() {
+            self.notify_drained = false;
+            dev.events.raise(AsyncEvent::SqDrained(self.qpn));
+        }
+    }
+
+    fn completion(&self, wr_id: WrId, status: WcStatus, what: Received) -> Completion {
+        Completion {
+            wr_id,
+            status,
+            opcode: what.opcode,
+            qpn: self.qpn,
+            byte_len: what.byte_len,
+            imm: what.imm,
+            invalidated: what.invalidated,
+            src_qpn: what.src_qpn,
+            grh: what.grh,
+            solicited: what.solicited || status != WcStatus::Success,
+        }
+    }
+
+    fn push_send(&mut self, dev: &mut Device, cq: &mut impl CqSink, completion: Completion) {
+        if !self.send_cq_lost && cq.push(self.init.send_cq, completion).is_err() {
+            self.send_cq_lost = true;
+            dev.note_overrun(self.init.send_cq);
+        }
+    }
+
+    fn push_receive(
+        &mut self,
+        dev: &mut Device,
+        cq: &mut impl CqSink,
+        to: CqId,
+        completion: Completion,
+    ) {
+        if !self.recv_cq_lost && cq.push(to, completion).is_err() {
+            self.recv_cq_lost = true;
+            dev.note_overrun(to);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Moving a queue pair along an edge of the state table: everything is checked, then everything is
+//! applied.
+
+use super::Qp;
+use super::attr::{ModifyQpError, QpAttr};
+use super::state::{self, AttrMask, QpState, Transport};
+use crate::address;
+use crate::device::{Device, Io};
+use crate::ids::Qpn;
+use crate::limits::MAX_RD_ATOMIC;
+use crate::sink::CqSink;
+use crate::wire::udp;
+use crate::work::Access;
+
+/// Where `attr` and `mask` lead, if the table and the values allow it.
+pub(crate) fn check(
+    qp: &Qp,
+    dev: &Device,
+    attr: &QpAttr,
+    mask: AttrMask,
+) -> Result<QpState, ModifyQpError> {
+    let from = qp.state();
+    if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != from {
+        return Err(ModifyQpError::WrongCurrentState { claimed: attr.cur_state, actual: from });
+    }
+    let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
+    state::check(qp.transport(), from, to, mask)?;
+    values(dev, attr, mask)?;
+    Ok(to)
+}
+
+/// Checks every attribute that the mask names against the width of its field and the device.
+fn values(dev: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpError> {
+    let need = |bit, field, value: u64, holds: bool, need| {
+        if !mask.contains(bit) || holds {
+            Ok(())
+        } else {
+            Err(ModifyQpError::Value { field, value, need })
+        }
+    };
+    let at_most = |bit, field, value: u8, max: u8, text| {
+        need(bit, field, u64::from(value), value <= max, text)
+    };
+    use AttrMask as M;
+    let apm = "automatic path migration is not supported: leave it out";
+    need(M::ALT_PATH, "alt_ah_attr", 0, false, apm)?;
+    need(M::PATH_MIG_STATE, "path_mig_state", 0, false, apm)?;
+    let one_port = "the device has one port, number 1";
+    need(M::PORT, "port_num", attr.port.into(), attr.port == 1, one_port)?;
+    let one_pkey = "the partition table has one entry, index 0";
+    need(M::PKEY_INDEX, "pkey_index", attr.pkey_index.into(), attr.pkey_index == 0, one_pkey)?;
+    let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let rights = "local write, remote write, remote read and remote atomic only";
+    let known = (remote | Access::LOCAL_WRITE).contains(attr.access);
+    need(M::ACCESS_FLAGS, "qp_access_flags", attr.access.bits().into(), known, rights)?;
+    let mtu = "no more than the port's active MTU";
+    let fits = attr.path_mtu <= dev.config.mtu;
+    need(M::PATH_MTU, "path_mtu", attr.path_mtu.bytes() as u64, fits, mtu)?;
+    let peer = "must be the peer's queue pair, neither 0 nor the multicast number";
+    let is_peer = attr.dest_qpn != Qpn::new(0) && attr.dest_qpn != Qpn::MULTICAST;
+    need(M::DEST_QPN, "dest_qp_num", attr.dest_qpn.value().into(), is_peer, peer)?;
+    at_most(M::TIMEOUT, "timeout", attr.timeout, 31, "a field of 5 bits, 0 to 31")?;
+    at_most(M::RETRY_CNT, "retry_cnt", attr.retry_cnt, 7, "a field of 3 bits, 0 to 7")?;
+    at_most(M::RNR_RETRY, "rnr_retry", attr.rnr_retry, 7, "a field of 3 bits, 0 to 7")?;
+    at_most(M::MIN_RNR_TIMER, "min_rnr_timer", attr.min_rnr_timer, 31, "a field of 5 bits")?;
+    let depth = "the device has 128 per queue pair";
+    let (bit, field) = (M::MAX_QP_RD_ATOMIC, "max_rd_atomic");
+    at_most(bit, field, attr.max_rd_atomic, MAX_RD_ATOMIC, depth)?;
+    let (bit, field) = (M::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic");
+    at_most(bit, field, attr.max_dest_rd_atomic, MAX_RD_ATOMIC, depth)?;
+    if mask.contains(M::AV) {
+        address::check(&attr.av, &dev.config)?;
+        let group = "a connection has one peer: a group is for UD";
+        need(M::AV, "ah_attr.grh.dgid", 0, !attr.av.dgid.is_multicast(), group)?;
+        let packets = "this engine reaches peers by packets only";
+        need(M::AV, "ah_attr.link", 1, attr.av.link.is_none(), packets)?;
+    }
+    Ok(())
+}
+
+/// Applies what [`check`] has allowed.
+pub(crate) fn apply<M, C: CqSink>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    attr: &QpAttr,
+    mask: AttrMask,
+    to: QpState,
+) {
+    let from = qp.state();
+    set(&mut qp.attr, attr, mask);
+    if mask.contains(AttrMask::AV) && to != QpState::Rtr {
+        aim(qp, dev);
+    }
+    if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
+        qp.responder.replies.resize(qp.attr.max_dest_rd_atomic);
+    }
+    match to {
+        QpState::Reset => {
+            qp.reset();
+            dev.timers.clear(qp.slot);
+            dev.ready.remove(qp.slot);
+        }
+        QpState::Error => qp.enter_error(dev, io.cq, None),
+        QpState::Rtr => {
+            aim(qp, dev);
+            qp.responder.begin(qp.attr.rq_psn);
+            qp.enter(to);
+        }
+        QpState::Rts => {
+            if from == QpState::Rtr {
+                qp.requester.begin(&qp.attr);
+            }
+            qp.enter(to);
+            dev.ready.push(qp.slot);
+        }
+        QpState::Sqd => {
+            qp.notify_drained =
+                from != to && mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY) && attr.sqd_notify
+                    || from == to && qp.notify_drained;
+            qp.enter(to);
+            qp.note_drained(dev);
+        }
+        QpState::Init | QpState::Sqe => qp.enter(to),
+    }
+}
+
+/// Copies the attributes that the mask names, the state apart.
+fn set(own: &mut QpAttr, given: &QpAttr, mask: AttrMask) {
+    macro_rules! copy {
+        ($($bit:ident $field:ident),* $(,)?) => {
+            $(if mask.contains(AttrMask::$bit) {
+                own.$field = given.$field;
+            })*
+        };
+    }
+    copy! {
+        ACCESS_FLAGS access,
+        PKEY_INDEX pkey_index,
+        PORT port,
+        QKEY qkey,
+        AV av,
+        PATH_MTU path_mtu,
+        TIMEOUT timeout,
+        RETRY_CNT retry_cnt,
+        RNR_RETRY rnr_retry,
+        RQ_PSN rq_psn,
+        MAX_QP_RD_ATOMIC max_rd_atomic,
+        MIN_RNR_TIMER min_rnr_timer,
+        SQ_PSN sq_psn,
+        MAX_DEST_RD_ATOMIC max_dest_rd_atomic,
+        DEST_QPN dest_qpn,
+    }
+}
+
+/// Works out the flow toward the peer. The address vector fixes it, and with it the RoCE version.
+fn aim(qp: &mut Qp, dev: &Device) {
+    let av = &qp.attr.av;
+    if qp.transport() == Transport::Ud {
+        qp.flow.src_port = udp::source_port_of_sender(qp.qpn);
+        return;
+    }
+    let src_port = match av.flow_label {
+        0 => udp::source_port_of_pair(qp.qpn, qp.attr.dest_qpn),
+        label => udp::source_port_of_flow(label),
+    };
+    qp.flow = address::flow(av, &dev.config, src_port);
+}

@@ -1,0 +1,219 @@
+//! Receive queues, private or shared, and the receive that a message is filling.
+
+use crate::error::PostRecvError;
+use crate::ids::{CqId, PdId, WrId};
+use crate::limits::MAX_SGE;
+use crate::memory::{Memory, MemoryFault};
+use crate::work::{RecvWr, Sge};
+
+#[derive(Clone, Copy, Debug, Default)]
+struct RecvWqe {
+    wr_id: WrId,
+    sges: usize,
+}
+
+/// A ring of posted receives.
+#[derive(Debug)]
+pub(crate) struct RecvQueue {
+    wqes: Box<[RecvWqe]>,
+    /// `max_sge` elements per request.
+    sges: Box<[Sge]>,
+    max_sge: usize,
+    /// Oldest receive; both count on without end and are reduced by the ring's size.
+    head: u32,
+    tail: u32,
+}
+
+impl RecvQueue {
+    /// A queue for at least `max_wr` receives of `max_sge` elements.
+    pub(crate) fn new(max_wr: u32, max_sge: u32) -> Self {
+        // A ring of no size has no mask; it stays unused.
+        let slots = if max_wr == 0 { 0 } else { max_wr.next_power_of_two() as usize };
+        let max_sge = max_sge as usize;
+        Self {
+            wqes: vec![RecvWqe::default(); slots].into(),
+            sges: vec![Sge::default(); slots * max_sge].into(),
+            max_sge,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    /// Receives that can be posted.
+    pub(crate) fn capacity(&self) -> usize {
+        self.wqes.len()
+    }
+
+    /// Receives that are posted.
+    pub(crate) fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Appends a receive.
+    pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
+        if wr.sges.len() > self.max_sge {
+            #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SGE")]
+            return Err(PostRecvError::TooManySges { max: self.max_sge as u32 });
+        }
+        if self.len() as usize == self.capacity() {
+            return Err(PostRecvError::Full);
+        }
+        let index = self.index(self.tail);
+        self.wqes[index] = RecvWqe { wr_id: wr.wr_id, sges: wr.sges.len() };
+        let at = index * self.max_sge;
+        self.sges[at..at + wr.sges.len()].copy_from_slice(wr.sges);
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Takes the oldest receive into `receive`, whose domain and completion queue are given.
+    pub(crate) fn take(&mut self, receive: &mut Receive, pd: PdId, cq: CqId) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let index = self.index(self.head);
+        let RecvWqe { wr_id, sges } = self.wqes[index];
+        let at = index * self.max_sge;
+        receive.wr_id = wr_id;
+        receive.sges[..sges].copy_from_slice(&self.sges[at..at + sges]);
+        receive.count = sges;
+        receive.capacity = receive.sges[..sges].iter().map(|sge| u64::from(sge.len)).sum();
+        receive.pd = pd;
+        receive.cq = cq;
+        receive.open = true;
+        self.head = self.head.wrapping_add(1);
+        true
+    }
+
+    /// Takes the oldest receive for a completion without data.
+    pub(crate) fn flush_one(&mut self) -> Option<WrId> {
+        if self.is_empty() {
+            return None;
+        }
+        let wr_id = self.wqes[self.index(self.head)].wr_id;
+        self.head = self.head.wrapping_add(1);
+        Some(wr_id)
+    }
+
+    /// Forgets everything posted.
+    pub(crate) fn clear(&mut self) {
+        self.head = 0;
+        self.tail = 0;
+    }
+
+    fn index(&self, counter: u32) -> usize {
+        counter as usize & (self.wqes.len() - 1)
+    }
+}
+
+/// A receive taken from its queue: one message fills it, then it completes.
+#[derive(Debug)]
+pub(crate) struct Receive {
+    /// Whether there is one.
+    pub(crate) open: bool,
+    pub(crate) wr_id: WrId,
+    /// Domain of the elements: the shared queue's, where it came from one.
+    pub(crate) pd: PdId,
+    /// Where it completes.
+    pub(crate) cq: CqId,
+    /// Bytes it has room for.
+    pub(crate) capacity: u64,
+    count: usize,
+    sges: [Sge; MAX_SGE as usize],
+}
+
+impl Receive {
+    pub(crate) fn new() -> Self {
+        Self {
+            open: false,
+            wr_id: WrId(0),
+            pd: PdId(0),
+            cq: CqId(0),
+            capacity: 0,
+            count: 0,
+            sges: [Sge::default(); MAX_SGE as usize],
+        }
+    }
+
+    /// The elements, in order.
+    pub(crate) fn sges(&self) -> &[Sge] {
+        &self.sges[..self.count]
+    }
+
+    /// Copies message bytes to byte `offset` of the elements, which have room for them.
+    pub(crate) fn scatter(
+        &self,
+        mem: &mut impl Memory,
+        offset: u32,
+        from: &[u8],
+    ) -> Result<(), MemoryFault> {
+        scatter(mem, self.pd, self.sges(), offset, from)
+    }
+}
+
+/// Copies `from` to byte `offset` of the elements taken together; what has no room is left out.
+pub(crate) fn scatter(
+    mem: &mut impl Memory,
+    pd: PdId,
+    sges: &[Sge],
+    mut offset: u32,
+    mut from: &[u8],
+) -> Result<(), MemoryFault> {
+    for sge in sges {
+        if from.is_empty() {
+            break;
+        }
+        if offset >= sge.len {
+            offset -= sge.len;
+            continue;
+        }
+        let (now, rest) = from.split_at(from.len().min((sge.len - offset) as usize));
+        mem.scatter(pd, sge, offset, now)?;
+        from = rest;
+        offset = 0;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Lkey;
+
+    #[test]
+    fn first_in_first_out_and_bounded() {
+        let mut queue = RecvQueue::new(3, 1);
+        let sge = Sge { addr: 8, len: 16, lkey: Lkey(1) };
+        for id in 0..4 {
+            queue.post(&RecvWr { wr_id: WrId(id), sges: &[sge] }).unwrap();
+        }
+        let wr = RecvWr { wr_id: WrId(4), sges: &[] };
+        assert_eq!(queue.post(&wr), Err(PostRecvError::Full));
+        assert_eq!(
+            queue.post(&RecvWr { wr_id: WrId(4), sges: &[sge, sge] }),
+            Err(PostRecvError::TooManySges { max: 1 })
+        );
+        let mut receive = Receive::new();
+        assert!(queue.take(&mut receive, PdId(1), CqId(2)));
+        assert_eq!((receive.wr_id, receive.capacity), (WrId(0), 16));
+        assert_eq!(receive.sges(), [sge]);
+        queue.post(&wr).unwrap();
+        assert_eq!(
+            core::iter::from_fn(|| queue.flush_one()).collect::<Vec<_>>(),
+            [1, 2, 3, 4].map(WrId)
+        );
+        assert_eq!(queue.len(), 0);
+    }
+
+    #[test]
+    fn a_queue_without_room_takes_nothing() {
+        let mut queue = RecvQueue::new(0, 0);
+        assert_eq!(queue.post(&RecvWr { wr_id: WrId(0), sges: &[] }), Err(PostRecvError::Full));
+        assert!(!queue.take(&mut Receive::new(), PdId(0), CqId(0)));
+        assert_eq!(queue.flush_one(), None);
+    }
+}

@@ -1,0 +1,306 @@
+//! The send queue: a ring of posted requests with three cursors.
+//!
+//! ```text
+//!     head          next         tail
+//!      | in flight   | waiting    |
+//! ```
+//!
+//! `head` is the oldest request without completion, `next` the one whose packets are sent next, and
+//! `tail` where the next one is posted. Going back moves `next` toward `head`.
+
+use crate::ids::{PdId, Psn, Srqn, WrId};
+use crate::local::Source;
+use crate::memory::{Memory, MemoryFault};
+use crate::work::{Data, Datagram, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus};
+
+/// How far a send request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Not looked at yet.
+    Posted,
+    /// Has its PSNs; some of its packets may have been sent.
+    Started,
+    /// Done without the peer; completes when it is the oldest.
+    Done,
+    /// Failed on this side; fails the queue pair when it is the oldest.
+    Failed(WcStatus),
+}
+
+/// A posted send request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendWqe {
+    pub(crate) wr_id: WrId,
+    pub(crate) op: SendOp,
+    pub(crate) flags: SendFlags,
+    pub(crate) stage: Stage,
+    /// Message bytes.
+    pub(crate) len: u32,
+    /// PSN of the first packet; from [`Stage::Started`] on.
+    pub(crate) first_psn: Psn,
+    /// PSNs taken, by the request and by the answer to a READ; from [`Stage::Started`] on.
+    pub(crate) packets: u32,
+    pub(crate) to: Option<Datagram>,
+    pub(crate) srqn: Option<Srqn>,
+    sges: usize,
+    inline: bool,
+}
+
+impl SendWqe {
+    const EMPTY: Self = Self {
+        wr_id: WrId(0),
+        op: SendOp::Send,
+        flags: SendFlags::empty(),
+        stage: Stage::Posted,
+        len: 0,
+        first_psn: Psn::new(0),
+        packets: 0,
+        to: None,
+        srqn: None,
+        sges: 0,
+        inline: false,
+    };
+
+    /// One past the last PSN.
+    pub(crate) const fn end_psn(&self) -> Psn {
+        self.first_psn.plus(self.packets)
+    }
+
+    /// Whether only a response with data completes it.
+    pub(crate) const fn is_read_or_atomic(&self) -> bool {
+        self.op.is_read_or_atomic()
+    }
+
+    /// Whether its completion is to be seen even when all went well.
+    pub(crate) const fn is_signaled(&self) -> bool {
+        self.flags.contains(SendFlags::SIGNALED)
+    }
+}
+
+impl SendOp {
+    /// What its completion says.
+    pub(crate) const fn wc_opcode(&self) -> WcOpcode {
+        match self {
+            Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) => WcOpcode::Send,
+            Self::Write(_) | Self::WriteImm(..) => WcOpcode::Write,
+            Self::Read(_) => WcOpcode::Read,
+            Self::CompareSwap { .. } => WcOpcode::CompareSwap,
+            Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::BindWindow(_) => WcOpcode::BindWindow,
+            Self::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
+        }
+    }
+
+    /// Whether it counts against `max_rd_atomic`.
+    pub(crate) const fn is_read_or_atomic(&self) -> bool {
+        matches!(self, Self::Read(_) | Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// Whether it is carried out by this side alone.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self, Self::BindWindow(_) | Self::LocalInvalidate(_))
+    }
+}
+
+/// The ring. Requests are checked before they come here.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    wqes: Box<[SendWqe]>,
+    /// `max_sge` elements per request.
+    sges: Box<[Sge]>,
+    max_sge: usize,
+    /// `max_inline` bytes per request.
+    inline: Box<[u8]>,
+    max_inline: usize,
+    head: u32,
+    next: u32,
+    tail: u32,
+}
+
+impl SendQueue {
+    /// A queue for at least `max_wr` requests.
+    pub(crate) fn new(max_wr: u32, max_sge: u32, max_inline: u32) -> Self {
+        let slots = if max_wr == 0 { 0 } else { max_wr.next_power_of_two() as usize };
+        let (max_sge, max_inline) = (max_sge as usize, max_inline as usize);
+        Self {
+            wqes: vec![SendWqe::EMPTY; slots].into(),
+            sges: vec![Sge::default(); slots * max_sge].into(),
+            max_sge,
+            inline: vec![0; slots * max_inline].into(),
+            max_inline,
+            head: 0,
+            next: 0,
+            tail: 0,
+        }
+    }
+
+    /// Requests that can be posted.
+    pub(crate) fn capacity(&self) -> usize {
+        self.wqes.len()
+    }
+
+    /// Requests without completion.
+    pub(crate) fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() as usize == self.capacity()
+    }
+
+    /// Whether a request waits for its packets to be sent, or sent again.
+    pub(crate) fn has_next(&self) -> bool {
+        self.next != self.tail
+    }
+
+    /// Whether the request to send next is also the oldest.
+    pub(crate) fn next_is_head(&self) -> bool {
+        self.next == self.head
+    }
+
+    /// Whether nothing that was started waits for its completion.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.head().is_none_or(|wqe| wqe.stage == Stage::Posted)
+    }
+
+    /// Appends a request; `len` is its message length and `flags` what holds for it.
+    pub(crate) fn post(&mut self, wr: &SendWr<'_>, len: u32, flags: SendFlags) {
+        debug_assert!(!self.is_full());
+        let index = self.index(self.tail);
+        let (sges, inline) = match wr.data {
+            Data::Sges(sges) => {
+                let at = index * self.max_sge;
+                self.sges[at..at + sges.len()].copy_from_slice(sges);
+                (sges.len(), false)
+            }
+            Data::Inline(pieces) => {
+                let mut at = index * self.max_inline;
+                for piece in pieces {
+                    self.inline[at..at + piece.len()].copy_from_slice(piece);
+                    at += piece.len();
+                }
+                (0, true)
+            }
+        };
+        self.wqes[index] = SendWqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags,
+            len,
+            to: wr.to,
+            srqn: wr.srqn,
+            sges,
+            inline,
+            ..SendWqe::EMPTY
+        };
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// The oldest request without completion.
+    pub(crate) fn head(&self) -> Option<&SendWqe> {
+        (!self.is_empty()).then(|| &self.wqes[self.index(self.head)])
+    }
+
+    /// The request whose packets are sent next.
+    pub(crate) fn next(&self) -> Option<&SendWqe> {
+        self.has_next().then(|| &self.wqes[self.index(self.next)])
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn next_mut(&mut self) -> Option<&mut SendWqe> {
+        let index = self.has_next().then(|| self.index(self.next))?;
+        Some(&mut self.wqes[index])
+    }
+
+    /// Goes on to the following request.
+    pub(crate) fn advance(&mut self) {
+        debug_assert!(self.has_next());
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Goes back to the oldest request.
+    pub(crate) fn go_back(&mut self) {
+        self.next = self.head;
+    }
+
+    /// Takes the oldest request out.
+    pub(crate) fn retire(&mut self) -> Option<SendWqe> {
+        let wqe = *self.head()?;
+        if self.next_is_head() {
+            self.next = self.next.wrapping_add(1);
+        }
+        self.head = self.head.wrapping_add(1);
+        Some(wqe)
+    }
+
+    /// The bytes of the request `next`.
+    pub(crate) fn next_source(&self) -> Source<'_> {
+        self.source(self.next)
+    }
+
+    /// The elements that the oldest request reads into.
+    pub(crate) fn head_sges(&self) -> &[Sge] {
+        match self.source(self.head) {
+            Source::Sges(sges) => sges,
+            Source::Inline(_) => &[],
+        }
+    }
+
+    /// Forgets everything posted.
+    pub(crate) fn clear(&mut self) {
+        self.head = 0;
+        self.next = 0;
+        self.tail = 0;
+    }
+
+    fn source(&self, counter: u32) -> Source<'_> {
+        let index = self.index(counter);
+        let wqe = &self.wqes[index];
+        if wqe.inline {
+            let at = index * self.max_inline;
+            Source::Inline(&self.inline[at..at + wqe.len as usize])
+        } else {
+            let at = index * self.max_sge;
+            Source::Sges(&self.sges[at..at + wqe.sges])
+        }
+    }
+
+    fn index(&self, counter: u32) -> usize {
+        counter as usize & (self.wqes.len() - 1)
+    }
+}
+
+/// Copies message bytes `offset ..` into a packet.
+pub(crate) fn gather(
+    mem: &impl Memory,
+    pd: PdId,
+    source: Source<'_>,
+    mut offset: u32,
+    mut into: &mut [u8],
+) -> Result<(), MemoryFault> {
+    let sges = match source {
+        Source::Inline(bytes) => {
+            let at = offset as usize;
+            into.copy_from_slice(&bytes[at..at + into.len()]);
+            return Ok(());
+        }
+        Source::Sges(sges) => sges,
+    };
+    for sge in sges {
+        if into.is_empty() {
+            break;
+        }
+        if offset >= sge.len {
+            offset -= sge.len;
+            continue;
+        }
+        let (now, rest) = into.split_at_mut(into.len().min((sge.len - offset) as usize));
+        mem.gather(pd, sge, offset, now)?;
+        into = rest;
+        offset = 0;
+    }
+    Ok(())
+}

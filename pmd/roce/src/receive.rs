@@ -1,0 +1,140 @@
+//! From a frame to the queue pair it is for: what every packet is checked for, in this order.
+
+use crate::datagram;
+use crate::device::{Device, Io};
+use crate::frame;
+use crate::ids::Qpn;
+use crate::memory::Memory;
+use crate::qp::Qp;
+use crate::qp::table::QpTable;
+use crate::responder::{self, inbound::Fault, refuse};
+use crate::sink::{CqSink, Flow, Frame, FrameOutcome};
+use crate::uc;
+use crate::wire::bth::BthView;
+use crate::wire::{DropReason, Packet, Pkey, TransportClass, icrc};
+use crate::{completer, qp::state::Transport};
+
+/// Takes a frame.
+pub(crate) fn frame<M: Memory, C: CqSink>(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    frame: &Frame<'_>,
+) -> FrameOutcome {
+    dev.counters.rx_packets += 1;
+    let outcome = match frame::check_icrc(frame) {
+        Err(reason) => FrameOutcome { ip_id: 0, dropped: Some(reason) },
+        Ok(ip_id) => {
+            let dropped = packet(qps, dev, io, frame, ip_id).err();
+            FrameOutcome { ip_id, dropped }
+        }
+    };
+    if let Some(reason) = outcome.dropped {
+        dev.counters.drops[reason as usize] += 1;
+    }
+    outcome
+}
+
+fn packet<M: Memory, C: CqSink>(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    frame: &Frame<'_>,
+    ip_id: u16,
+) -> Result<(), DropReason> {
+    let bytes = &frame.payload[..frame.payload.len() - icrc::LEN];
+    let packet = match Packet::parse(bytes) {
+        Ok(packet) => packet,
+        Err(DropReason::UnknownOpcode) => {
+            return unknown_opcode(qps, dev, io, &frame.flow, BthView::new_checked(bytes)?);
+        }
+        Err(reason) => return Err(reason),
+    };
+    let bth = &packet.headers.bth;
+    if bth.opcode.class() == TransportClass::Cnp {
+        dev.counters.rp_cnp_handled += 1;
+        return Ok(());
+    }
+    if bth.dest_qp == Qpn::MULTICAST {
+        return multicast(qps, dev, io, &packet, &frame.flow, ip_id);
+    }
+    let qp = qps.get_mut(bth.dest_qp).ok_or(DropReason::UnknownQp)?;
+    admit(qp, dev, &frame.flow, bth.opcode.class(), bth.pkey)?;
+    let is_response = bth.opcode.operation().is_response();
+    match qp.transport() {
+        Transport::Ud | Transport::RawPacket => {
+            datagram::handle(qp, dev, io, &packet, &frame.flow, ip_id)
+        }
+        Transport::Uc => uc::handle_request(qp, dev, io, &packet),
+        _ if is_response => completer::handle_response(qp, dev, io, &packet),
+        _ => responder::handle_request(qp, dev, io, &packet),
+    }
+}
+
+/// What holds for every packet, whatever it says.
+fn admit(
+    qp: &Qp,
+    dev: &Device,
+    flow: &Flow,
+    class: TransportClass,
+    pkey: Pkey,
+) -> Result<(), DropReason> {
+    if qp.class() != class {
+        return Err(DropReason::WrongTransport);
+    }
+    if !qp.state().receives_packets() {
+        return Err(DropReason::QpState);
+    }
+    if !Pkey::DEFAULT.matches(pkey) {
+        return Err(DropReason::BadPkey);
+    }
+    let is_ours = match qp.transport().is_connected() {
+        true => flow.src == qp.flow.dst && flow.dst == qp.flow.src,
+        false => flow.dst.is_multicast() || dev.config.gids.contains(&flow.dst),
+    };
+    if is_ours { Ok(()) } else { Err(DropReason::WrongAddress) }
+}
+
+/// A reliable connection refuses an opcode that it does not know, where it is in sequence; nobody
+/// else has a way to say so.
+fn unknown_opcode<M: Memory, C: CqSink>(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    flow: &Flow,
+    bth: BthView<'_>,
+) -> Result<(), DropReason> {
+    let qp = qps.get_mut(bth.dest_qp()).ok_or(DropReason::UnknownOpcode)?;
+    let class = TransportClass::of(bth.opcode_byte()).ok_or(DropReason::UnknownOpcode)?;
+    admit(qp, dev, flow, class, bth.pkey())?;
+    let responds = matches!(qp.transport(), Transport::Rc | Transport::XrcTgt);
+    let responder = &qp.responder;
+    if !responds || bth.psn() != responder.expected {
+        return Err(DropReason::UnknownOpcode);
+    }
+    let (psn, msn) = (responder.expected, responder.msn);
+    refuse::refuse(qp, dev, io, Fault::Sequence, psn, msn);
+    Ok(())
+}
+
+/// Gives a copy to every member of the group that may have it.
+fn multicast<M: Memory, C: CqSink>(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    packet: &Packet<'_>,
+    flow: &Flow,
+    ip_id: u16,
+) -> Result<(), DropReason> {
+    let bth = &packet.headers.bth;
+    let mut outcome = Err(DropReason::UnknownQp);
+    for nth in 0..dev.groups.len() {
+        let Some(qpn) = dev.groups.member(nth, flow.dst) else { continue };
+        let Some(qp) = qps.get_mut(qpn) else { continue };
+        let taken = admit(qp, dev, flow, bth.opcode.class(), bth.pkey)
+            .and_then(|()| datagram::handle(qp, dev, io, packet, flow, ip_id));
+        // One member that takes it is enough for the frame to have had an effect.
+        outcome = outcome.or(taken);
+    }
+    outcome
+}

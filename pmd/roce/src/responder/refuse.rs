@@ -1,0 +1,82 @@
+//! What a responder does about a request that it cannot execute.
+
+use super::Answer;
+use super::inbound::Fault;
+use crate::device::{Device, Io};
+use crate::event::AsyncEvent;
+use crate::ids::{Psn, Qpn};
+use crate::qp::Qp;
+use crate::sink::CqSink;
+use crate::wire::{Msn, NakCode, RnrTimer, Syndrome};
+use crate::work::WcStatus;
+
+/// What a fault means on a reliable connection (IBTA 1.4, table 58).
+struct Consequence {
+    /// What the peer is told.
+    syndrome: Syndrome,
+    /// How the receive that the message was filling ends.
+    receive: WcStatus,
+    /// Raised unless the receive's completion says it all.
+    event: Option<QpEvent>,
+}
+
+type QpEvent = fn(Qpn) -> AsyncEvent;
+
+/// The table. `None`: the peer may try again.
+fn consequence(fault: Fault) -> Option<Consequence> {
+    use AsyncEvent::{QpAccessErr, QpReqErr};
+    use NakCode::{InvalidRequest, RemoteAccessError, RemoteOperationalError};
+    let (syndrome, receive, event): (_, _, Option<QpEvent>) = match fault {
+        Fault::NoReceive => return None,
+        Fault::Sequence | Fault::Forbidden | Fault::SharedQueue => {
+            (Syndrome::Nak(InvalidRequest), WcStatus::RemInvReq, Some(QpReqErr))
+        }
+        Fault::Length | Fault::Misaligned | Fault::TooManyReads => {
+            (Syndrome::Nak(InvalidRequest), WcStatus::RemInvReq, Some(QpAccessErr))
+        }
+        Fault::RemoteAccess => {
+            (Syndrome::Nak(RemoteAccessError), WcStatus::RemAccess, Some(QpAccessErr))
+        }
+        // The data was taken: the sender has done its part.
+        Fault::Invalidation => (Syndrome::ACK, WcStatus::RemInvReq, Some(QpAccessErr)),
+        Fault::ReceiveTooSmall => (Syndrome::Nak(InvalidRequest), WcStatus::LocLen, None),
+        Fault::LocalProtection => (Syndrome::Nak(RemoteOperationalError), WcStatus::LocProt, None),
+    };
+    Some(Consequence { syndrome, receive, event })
+}
+
+/// Tells the peer that the request at `psn` is refused, after `msn` messages, and falls into Error
+/// where the fault is for good.
+pub(crate) fn refuse<M, C: CqSink>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    fault: Fault,
+    psn: Psn,
+    msn: Msn,
+) {
+    let Some(Consequence { syndrome, receive, event }) = consequence(fault) else {
+        let timer = RnrTimer::new(qp.attr.min_rnr_timer).expect("modify checks the field's width");
+        answer(qp, dev, Answer { psn, msn, syndrome: Syndrome::Rnr { timer } });
+        qp.responder.told_back = true;
+        dev.counters.out_of_buffer += 1;
+        return;
+    };
+    let msn = if syndrome == Syndrome::ACK { msn.plus(1) } else { msn };
+    answer(qp, dev, Answer { psn, msn, syndrome });
+    qp.responder.parting = true;
+    match syndrome {
+        Syndrome::Nak(NakCode::RemoteAccessError) => dev.counters.resp_remote_access_errors += 1,
+        Syndrome::Nak(NakCode::InvalidRequest) => dev.counters.resp_remote_invalid_request += 1,
+        _ => {}
+    }
+    qp.fail_receive(dev, io.cq, receive);
+    qp.enter_error(dev, io.cq, event.map(|event| event(qp.qpn)));
+}
+
+/// Has the answer sent. It acknowledges all before it, so that an ACK still due says nothing more.
+fn answer(qp: &mut Qp, dev: &mut Device, answer: Answer) {
+    qp.responder.ack = None;
+    qp.responder.refusal = Some(answer);
+    dev.ready.push(qp.slot);
+}

@@ -1,0 +1,208 @@
+//! One deadline per queue pair, in a binary heap that knows where each entry is.
+//!
+//! A deadline that only moves later, as the ACK timer's does with every acknowledgement, leaves the
+//! heap alone: the entry is put right when it comes to the top.
+
+use crate::ids::Instant;
+
+const ABSENT: u32 = u32::MAX;
+
+/// A deadline that never comes.
+const NEVER: Instant = Instant(u64::MAX);
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at: Instant,
+    slot: u32,
+}
+
+/// The deadlines of all queue pairs of an engine, by slot.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    /// Ordered by `at`, each no later than the slot's deadline.
+    heap: Vec<Entry>,
+    /// Where in the heap a slot's entry is.
+    place: Box<[u32]>,
+    deadline: Box<[Instant]>,
+}
+
+impl Timers {
+    /// Room for slots `0..slots`.
+    pub(crate) fn new(slots: usize) -> Self {
+        Self {
+            heap: Vec::with_capacity(slots),
+            place: vec![ABSENT; slots].into(),
+            deadline: vec![NEVER; slots].into(),
+        }
+    }
+
+    /// Sets or moves a deadline.
+    pub(crate) fn set(&mut self, slot: u32, at: Instant) {
+        self.deadline[slot as usize] = at;
+        match self.place[slot as usize] {
+            ABSENT => {
+                self.heap.push(Entry { at, slot });
+                self.rise(self.heap.len() - 1);
+            }
+            place if at < self.heap[place as usize].at => {
+                self.heap[place as usize].at = at;
+                self.rise(place as usize);
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes a deadline.
+    pub(crate) fn clear(&mut self, slot: u32) {
+        self.deadline[slot as usize] = NEVER;
+    }
+
+    /// Whether the slot has a deadline.
+    pub(crate) fn is_set(&self, slot: u32) -> bool {
+        self.deadline[slot as usize] != NEVER
+    }
+
+    /// The next deadline; never later than the truth, and exact after [`Timers::settle`].
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.heap.first().map(|entry| entry.at)
+    }
+
+    /// Takes one slot whose deadline has come.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<u32> {
+        self.settle();
+        let Entry { at, slot } = *self.heap.first()?;
+        if at > now {
+            return None;
+        }
+        self.clear(slot);
+        self.settle();
+        Some(slot)
+    }
+
+    /// Puts the top of the heap right.
+    pub(crate) fn settle(&mut self) {
+        while let Some(Entry { at, slot }) = self.heap.first().copied() {
+            let deadline = self.deadline[slot as usize];
+            if deadline == at {
+                return;
+            }
+            if deadline == NEVER {
+                self.place[slot as usize] = ABSENT;
+                let last = self.heap.pop();
+                if let Some(last) = last.filter(|_| !self.heap.is_empty()) {
+                    self.heap[0] = last;
+                }
+            } else {
+                self.heap[0].at = deadline;
+            }
+            if !self.heap.is_empty() {
+                self.sink(0);
+            }
+        }
+    }
+
+    fn rise(&mut self, mut place: usize) {
+        while place > 0 {
+            let parent = (place - 1) / 2;
+            if self.heap[parent].at <= self.heap[place].at {
+                break;
+            }
+            self.swap(parent, place);
+            place = parent;
+        }
+        self.settle_place(place);
+    }
+
+    fn sink(&mut self, mut place: usize) {
+        loop {
+            let children = 2 * place + 1..(2 * place + 3).min(self.heap.len());
+            let Some(least) = children.min_by_key(|child| self.heap[*child].at) else { break };
+            if self.heap[place].at <= self.heap[least].at {
+                break;
+            }
+            self.swap(place, least);
+            place = least;
+        }
+        self.settle_place(place);
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.heap.swap(a, b);
+        self.settle_place(a);
+        self.settle_place(b);
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "slots are numbered in 32 bits")]
+    fn settle_place(&mut self, place: usize) {
+        self.place[self.heap[place].slot as usize] = place as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain(timers: &mut Timers, now: u64) -> Vec<u32> {
+        core::iter::from_fn(|| timers.due(Instant(now))).collect()
+    }
+
+    #[test]
+    fn deadlines_come_in_order_of_time() {
+        let mut timers = Timers::new(8);
+        for (slot, at) in [(3, 30), (1, 10), (2, 20), (0, 40)] {
+            timers.set(slot, Instant(at));
+        }
+        assert_eq!(timers.next(), Some(Instant(10)));
+        assert_eq!(drain(&mut timers, 9), []);
+        assert_eq!(drain(&mut timers, 30), [1, 2, 3]);
+        assert_eq!(timers.next(), Some(Instant(40)));
+    }
+
+    #[test]
+    fn a_deadline_moves_both_ways_and_can_be_cleared() {
+        let mut timers = Timers::new(4);
+        timers.set(0, Instant(10));
+        timers.set(1, Instant(20));
+        timers.set(0, Instant(30));
+        timers.set(1, Instant(15));
+        assert_eq!(drain(&mut timers, 20), [1]);
+        timers.settle();
+        assert_eq!(timers.next(), Some(Instant(30)));
+        timers.clear(0);
+        assert!(!timers.is_set(0));
+        timers.settle();
+        assert_eq!(timers.next(), None);
+        assert_eq!(drain(&mut timers, u64::MAX - 1), []);
+    }
+
+    #[test]
+    fn agrees_with_a_sorted_list() {
+        let mut timers = Timers::new(16);
+        let mut model = [None; 16];
+        let mut seed = 7u64;
+        for _ in 0..5000 {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            let (slot, at) = ((seed >> 40) as u32 % 16, seed >> 50);
+            match (seed >> 33) % 4 {
+                0 => {
+                    timers.clear(slot);
+                    model[slot as usize] = None;
+                }
+                1 => {
+                    let due = timers.due(Instant(at));
+                    let earliest = model.iter().flatten().min().copied();
+                    match due {
+                        Some(slot) => assert_eq!(model[slot as usize].take(), earliest),
+                        None => assert!(earliest.is_none_or(|earliest| earliest > at)),
+                    }
+                }
+                _ => {
+                    timers.set(slot, Instant(at));
+                    model[slot as usize] = Some(at);
+                }
+            }
+            timers.settle();
+            assert_eq!(timers.next().map(|at| at.0), model.iter().flatten().min().copied());
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! A queue pair's turn in `poll_transmit`.
+
+use crate::datagram;
+use crate::device::{Device, Io};
+use crate::memory::Memory;
+use crate::qp::Qp;
+use crate::qp::state::{QpState, Transport};
+use crate::requester;
+use crate::responder::reply;
+use crate::sink::{CqSink, TxSink};
+
+/// Why a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Nothing is left to do until something happens.
+    Idle,
+    /// The budget is used up, or the peer must be looked at again at the next poll.
+    More,
+    /// The wire has no room.
+    WireFull,
+}
+
+/// A turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Frames sent, or local operations done.
+    pub(crate) done: usize,
+    pub(crate) end: End,
+}
+
+impl Turn {
+    pub(crate) const fn idle(done: usize) -> Self {
+        Self { done, end: End::Idle }
+    }
+
+    pub(crate) const fn more(done: usize) -> Self {
+        Self { done, end: End::More }
+    }
+
+    pub(crate) const fn wire_full(done: usize) -> Self {
+        Self { done, end: End::WireFull }
+    }
+}
+
+/// Lets a queue pair flush, answer, and send, in this order, at most `budget` frames.
+pub(crate) fn take<M: Memory, C: CqSink>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    tx: &mut impl TxSink,
+    budget: usize,
+) -> Turn {
+    qp.flush(dev, io.cq);
+    // Local path: a queue pair with a link takes its turn in `local::requester` instead of below.
+    let answered = reply::transmit(qp, dev, io, tx, budget);
+    if answered.end != End::Idle {
+        return answered;
+    }
+    let left = budget - answered.done;
+    let sent = match (qp.state(), qp.transport()) {
+        (QpState::Rts, Transport::Ud) => datagram::transmit(qp, dev, io, tx, left),
+        (QpState::Rts | QpState::Sqd, _) => requester::transmit(qp, dev, io, tx, left),
+        _ => Turn::idle(0),
+    };
+    Turn { done: answered.done + sent.done, end: sent.end }
+}
