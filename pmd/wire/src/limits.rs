@@ -32,3 +32,13 @@ pub const MAX_LCORES: usize = 64;
 
 /// Loopback addresses tried when looking for a free one.
 pub const AUTO_ADDRESS_TRIES: u32 = 1024;
+
+/// Bytes of encoded frames that a tap holds before it writes: room for a frame of any size, and
+/// for the burst of one turn.
+pub const TAP_BUFFER_BYTES: usize = 1 << 20;
+
+/// A tap writes at a flush when it holds this much,
+pub const TAP_WRITE_BYTES: usize = 1 << 16;
+
+/// or when so many nanoseconds have passed, so that a killed process leaves what it saw.
+pub const TAP_WRITE_NS: u64 = 10_000_000;
