@@ -91,6 +91,7 @@ mod tests {
 
     use super::CpuChoice::{Auto, Core};
     use super::*;
+    use crate::topology::Node;
 
     /// Every CPU a core of its own.
     fn flat(allowed: &str) -> Topology {
@@ -114,7 +115,7 @@ mod tests {
     fn whole_cores_before_sibling_threads_and_near_nodes_first() {
         let cpu = |id, core, node| Cpu { id, core, package: node, node };
         let cpus = vec![cpu(0, 0, 1), cpu(1, 1, 0), cpu(2, 2, 0), cpu(3, 0, 1), cpu(4, 1, 0)];
-        let topology = Topology::with_cpus(cpus);
+        let topology = Topology::new(cpus, vec![Node { id: 0, bytes: 0 }]);
         assert_eq!(assign(&[Auto; 6], &topology).unwrap(), [1, 2, 0, 4, 3, 2]);
     }
 

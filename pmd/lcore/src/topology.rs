@@ -104,6 +104,13 @@ impl Topology {
         hwloc::read(allowed)
     }
 
+    /// A machine that is known otherwise, or made up: its usable CPUs and its NUMA nodes.
+    pub fn new(mut cpus: Vec<Cpu>, mut nodes: Vec<Node>) -> Self {
+        cpus.sort_by_key(|cpu| cpu.id);
+        nodes.sort_by_key(|node| node.id);
+        Self { cpus, nodes }
+    }
+
     /// The usable CPUs, by id.
     pub fn cpus(&self) -> &[Cpu] {
         &self.cpus
@@ -122,13 +129,5 @@ impl Topology {
     /// The ids of the usable CPUs.
     pub fn allowed(&self) -> CpuSet {
         self.cpus.iter().map(|cpu| cpu.id).collect()
-    }
-}
-
-#[cfg(test)]
-impl Topology {
-    /// A made-up machine with one node's worth of memory.
-    pub(crate) fn with_cpus(cpus: Vec<Cpu>) -> Self {
-        Self { cpus, nodes: vec![Node { id: 0, bytes: 0 }] }
     }
 }
