@@ -9,6 +9,7 @@ use pmd_graph::diagnostic::Report;
 use pmd_graph::plan::Plan;
 use pmd_graph::plan::machine::Machine;
 use pmd_graph::registry::Registry;
+use pmd_lcore::topology::TopologyError;
 
 /// What `spinwire run` runs when it is given no config.
 const QUICKSTART: &str = include_str!("../../../configs/quickstart.toml");
@@ -24,9 +25,16 @@ pub(crate) struct Pipeline {
 
 /// Reads the config at `path`, or the built-in quickstart, and plans it for this machine. `None` if it was refused: the
 /// reasons are on stderr, and the command ends as [`crate::cli::Exit::Usage`].
-pub(crate) fn open(path: Option<&Path>, sets: &[String]) -> Option<Pipeline> {
+///
+/// # Errors
+/// When the kernel does not tell which CPUs there are.
+pub(crate) fn open(
+    path: Option<&Path>,
+    sets: &[String],
+) -> Result<Option<Pipeline>, TopologyError> {
     let registry = Registry::builtin();
-    let environment = |name: &str| env::var(name).ok();
+    let environment =
+        |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let config = match path {
         Some(path) => Config::read(path, sets, &environment, &registry),
         None => Config::parse(
@@ -37,11 +45,22 @@ pub(crate) fn open(path: Option<&Path>, sets: &[String]) -> Option<Pipeline> {
             &registry,
         ),
     };
-    let config = config.map_err(|report| complain(&report)).ok()?;
+    let config = match config {
+        Ok(config) => config,
+        Err(report) => {
+            complain(&report);
+            return Ok(None);
+        }
+    };
     complain(&config.report);
-    let machine = Machine::detect();
-    let plan = Plan::resolve(&config, &machine).map_err(|report| complain(&report)).ok()?;
-    Some(Pipeline { plan, machine })
+    let machine = Machine::detect()?;
+    match Plan::resolve(&config, &machine) {
+        Ok(plan) => Ok(Some(Pipeline { plan, machine })),
+        Err(report) => {
+            complain(&report);
+            Ok(None)
+        }
+    }
 }
 
 /// Shows a report on stderr.

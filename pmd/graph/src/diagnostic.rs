@@ -169,7 +169,7 @@ impl Diagnostic {
         self
     }
 
-    /// Says what to do and shows the text to write in place of `span`.
+    /// Says what to do and shows the TOML to write in place of `span`.
     #[must_use]
     pub fn fix(
         mut self,
@@ -229,7 +229,12 @@ impl Diagnostic {
         for help in &self.content.helps {
             if let Some((span, replacement)) = &help.patch {
                 let source = &sources.sources[span.source];
-                let patch = Patch::new(span.start..span.end, replacement.as_str());
+                // On a command line the quotes of TOML would have to be quoted themselves.
+                let replacement = match source.kind {
+                    SourceKind::File => replacement.as_str(),
+                    SourceKind::Set | SourceKind::Environment => replacement.trim_matches('"'),
+                };
+                let patch = Patch::new(span.start..span.end, replacement);
                 report.push(
                     Level::HELP
                         .secondary_title(normalize_untrusted_str(&help.text))

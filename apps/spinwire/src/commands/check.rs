@@ -8,7 +8,7 @@ use crate::pipeline;
 /// # Errors
 /// When stdout cannot be written.
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
-    let Some(pipeline) = pipeline::open(Some(&args.config), &args.sets.sets) else {
+    let Some(pipeline) = pipeline::open(Some(&args.config), &args.sets.sets)? else {
         return Ok(Exit::Usage);
     };
     let plan = &pipeline.plan;

@@ -8,7 +8,7 @@ use crate::pipeline;
 /// # Errors
 /// When stdout cannot be written.
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
-    let Some(pipeline) = pipeline::open(Some(&args.config), &args.sets.sets) else {
+    let Some(pipeline) = pipeline::open(Some(&args.config), &args.sets.sets)? else {
         return Ok(Exit::Usage);
     };
     let fit = pipeline.plan.fit(&pipeline.machine);

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         configs.push(None);
     }
     for config in configs {
-        let Some(pipeline) = pipeline::open(config, &args.sets.sets) else {
+        let Some(pipeline) = pipeline::open(config, &args.sets.sets)? else {
             return Ok(Exit::Usage);
         };
         let fit = pipeline.plan.fit(&pipeline.machine);

@@ -50,6 +50,8 @@ pub(super) fn decode(
     }
     for key in keys {
         if let (Some((other, word)), Some(span)) = (key.when, settings.span(key.name))
+            // A word that was refused above may have been the right one.
+            && (settings.value(other).is_some() || table.get(other).is_none())
             && !matches!(settings.value(other), Some(Value::Text(text)) if text == word)
         {
             report.push(
@@ -125,10 +127,8 @@ fn value(key: &Key, item: &Item) -> Result<Value, Diagnostic> {
             Err(error) => Err(unit(key, text, error, item.span)),
         },
         (Form::Time { .. }, Raw::Integer(number)) => {
-            Err(Diagnostic::error(format!("`{name}` lacks its unit")).at(
-                item.span,
-                format!("seconds, milliseconds? write it as \"{number}s\" or \"{number}ms\""),
-            ))
+            Err(Diagnostic::error(format!("`{name}` lacks its unit"))
+                .at(item.span, format!("expected a unit, as in \"{number}s\" or \"{number}ms\"")))
         }
         (Form::Address, Raw::Text(text)) => text
             .parse::<IpAddr>()

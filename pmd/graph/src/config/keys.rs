@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use super::retry;
 use super::schema::{Form, Key};
-use super::words::{Hugepages, Idle, Memlock, Numa};
+use super::{retry, words};
 use crate::limits;
 use crate::registry::{DeviceSchema, Role};
 
@@ -17,13 +16,17 @@ pub(super) fn memory() -> Vec<Key> {
             "memory that the process reserves, over all NUMA nodes",
         )
         .default(limits::MEMORY_DEFAULT),
-        Key::word("hugepages", Hugepages::WORDS, "pages to take; auto falls back to small ones")
-            .default("auto"),
-        Key::word("numa", Numa::WORDS, "whether memory of another NUMA node will do")
+        Key::word(
+            "hugepages",
+            &words::all(words::HUGEPAGES),
+            "pages to take; auto falls back to small ones",
+        )
+        .default("auto"),
+        Key::word("numa", &words::all(words::NUMA), "whether memory of another NUMA node will do")
             .default("prefer"),
         Key::word(
             "memlock",
-            Memlock::WORDS,
+            &words::all(words::MEMLOCK),
             "whether RLIMIT_MEMLOCK is enforced as a NIC driver would",
         )
         .default("check"),
@@ -34,7 +37,8 @@ pub(super) fn lcore() -> Vec<Key> {
     vec![
         Key::new("name", Form::Name, "what nodes call it").required(),
         Key::count("cpu", 0..=u64::from(u32::MAX), "the CPU it is pinned to").or_auto(),
-        Key::word("idle", Idle::WORDS, "what it does when there is no work").default("adaptive"),
+        Key::word("idle", &words::all(words::IDLE), "what it does when there is no work")
+            .default("adaptive"),
     ]
 }
 

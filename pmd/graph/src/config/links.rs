@@ -7,7 +7,7 @@ use super::schema::{Settings, Value};
 use super::suggest;
 use super::transport::{Operation, Transport};
 use super::{Node, Peer};
-use crate::diagnostic::{Diagnostic, Report, SourceKind, Span};
+use crate::diagnostic::{Diagnostic, Report, Span};
 use crate::plan::demand::Need;
 use crate::registry::{NodeFactory, Role};
 
@@ -66,7 +66,9 @@ pub(super) fn link(drafts: &[Draft], declared: &Declared, report: &mut Report) -
         carried(draft, report);
         queues(draft, report);
     }
-    unused(drafts, declared, report);
+    if report.errors() == 0 {
+        unused(drafts, declared, report);
+    }
     let indexed =
         |list: &[(String, Span)], name: &str| list.iter().position(|(known, _)| known == name);
     let node = |name: &str| drafts.iter().position(|draft| draft.name == name);
@@ -104,7 +106,8 @@ pub(super) fn link(drafts: &[Draft], declared: &Declared, report: &mut Report) -
 
 /// A name that nothing declares.
 fn dangling(what: &str, name: &str, span: Span, declared: &[(String, Span)]) -> Diagnostic {
-    let names: Vec<&str> = declared.iter().map(|(name, _)| name.as_str()).collect();
+    let mut names: Vec<&str> = declared.iter().map(|(name, _)| name.as_str()).collect();
+    names.dedup();
     let mut diagnostic = Diagnostic::error(format!("no {what} is called `{name}`"))
         .at(span, format!("no such {what}"))
         .note(match names.as_slice() {
@@ -250,12 +253,8 @@ fn carried(draft: &Draft, report: &mut Report) {
                 .note(lack);
         let mut able = [Transport::Rc, Transport::Uc, Transport::Ud].into_iter();
         if let Some(able) = able.find(|other| other.lacks(operation).is_none()) {
-            let quoted =
-                match draft.settings.span("transport").map(|span| report.sources.kind(span)) {
-                    Some(SourceKind::File) => format!("\"{}\"", able.name()),
-                    _ => able.name().to_owned(),
-                };
-            let text = format!("use transport = \"{}\"", able.name());
+            let quoted = format!("\"{}\"", able.name());
+            let text = format!("use transport = {quoted}");
             diagnostic = match draft.settings.span("transport") {
                 Some(span) => diagnostic.fix(span, quoted, text),
                 None => diagnostic.help(text),
@@ -351,9 +350,6 @@ fn cycles(drafts: &[Draft], report: &mut Report) {
 
 /// What is declared and not used.
 fn unused(drafts: &[Draft], declared: &Declared, report: &mut Report) {
-    if drafts.len() != declared.nodes.len() {
-        return;
-    }
     for (list, key) in [(&declared.lcores, "lcore"), (&declared.devices, "device")] {
         for (name, span) in list {
             let used = |draft: &Draft| matches!(draft.settings.value(key), Some(Value::Text(used)) if used == name);

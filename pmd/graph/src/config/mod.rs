@@ -9,7 +9,7 @@ pub mod schema;
 pub mod suggest;
 pub mod transport;
 pub mod units;
-pub mod words;
+pub(crate) mod words;
 
 mod decode;
 mod document;
@@ -23,6 +23,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pmd_lcore::Idle;
+use pmd_mem::{Hugepages, Memlock, NumaPolicy};
+
 use crate::diagnostic::{Diagnostic, Report, SourceKind, Span};
 use crate::limits::CONFIG_BYTES_MAX;
 use crate::registry::{NodeFactory, Registry};
@@ -30,7 +33,6 @@ use retry::{Environment, Retry};
 use schema::Settings;
 use transport::Transport;
 use units::Size;
-use words::{Hugepages, Idle, Memlock, Numa};
 
 /// A pipeline that was checked as far as one can without looking at the machine.
 #[derive(Clone, Debug)]
@@ -59,7 +61,7 @@ pub struct Memory {
     /// Which pages it is made of.
     pub hugepages: Hugepages,
     /// Where it may lie.
-    pub numa: Numa,
+    pub numa: NumaPolicy,
     /// What RLIMIT_MEMLOCK means.
     pub memlock: Memlock,
 }
@@ -93,7 +95,7 @@ pub struct Lcore {
     /// The name.
     pub name: String,
     /// The CPU; `None`: one is chosen.
-    pub cpu: Option<u32>,
+    pub cpu: Option<usize>,
     /// Where the CPU was given.
     pub cpu_span: Option<Span>,
     /// What it does when there is no work.

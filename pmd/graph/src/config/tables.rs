@@ -6,10 +6,9 @@ use super::decode::decode;
 use super::document::{Entry, Raw, Table};
 use super::links::{self, Declared, Draft};
 use super::retry::{self, Environment};
-use super::schema::{Key, Settings};
+use super::schema::{Key, Settings, Value};
 use super::transport::Transport;
-use super::words::{Hugepages, Idle, Memlock, Numa};
-use super::{Config, Device, Lcore, Memory, Observe, keys, suggest};
+use super::{Config, Device, Lcore, Memory, Observe, keys, suggest, words};
 use crate::diagnostic::{Diagnostic, Report, Span};
 use crate::limits::{NAME_BYTES_MAX, NODES_MAX};
 use crate::registry::Registry;
@@ -139,9 +138,9 @@ fn memory(settings: &Settings) -> Option<Memory> {
     Some(Memory {
         size: settings.size("size"),
         size_span: settings.span("size"),
-        hugepages: Hugepages::from_name(settings.text("hugepages"))?,
-        numa: Numa::from_name(settings.text("numa"))?,
-        memlock: Memlock::from_name(settings.text("memlock"))?,
+        hugepages: words::meaning(words::HUGEPAGES, settings.text("hugepages"))?,
+        numa: words::meaning(words::NUMA, settings.text("numa"))?,
+        memlock: words::meaning(words::MEMLOCK, settings.text("memlock"))?,
     })
 }
 
@@ -227,7 +226,19 @@ fn device(
         );
         return None;
     }
-    Some(Device { name: name.to_owned(), kind: schema.kind(), settings: settings?, span })
+    let settings = settings?;
+    if let (Some(Value::Address(address)), Some(at)) =
+        (settings.value("address"), settings.span("address"))
+        && (address.is_unspecified() || address.is_multicast())
+    {
+        report.push(
+            Diagnostic::error(format!("{what} cannot have the address {address}"))
+                .at(at, "expected one address of this machine")
+                .help("write one, as in \"127.0.0.1\", or \"auto\""),
+        );
+        return None;
+    }
+    Some(Device { name: name.to_owned(), kind: schema.kind(), settings, span })
 }
 
 fn lcores(root: &Table, declared: &mut Declared, report: &mut Report) -> Vec<Lcore> {
@@ -240,10 +251,10 @@ fn lcores(root: &Table, declared: &mut Declared, report: &mut Report) -> Vec<Lco
         let Some(settings) = settings else { continue };
         lcores.push(Lcore {
             name: settings.text("name").to_owned(),
-            // The range of the key is that of u32.
-            cpu: settings.count_opt("cpu").and_then(|cpu| u32::try_from(cpu).ok()),
+            // The range of the key is that of u32, which no usize lacks here.
+            cpu: settings.count_opt("cpu").and_then(|cpu| usize::try_from(cpu).ok()),
             cpu_span: settings.span("cpu"),
-            idle: Idle::from_name(settings.text("idle")).unwrap_or(Idle::Adaptive),
+            idle: words::meaning(words::IDLE, settings.text("idle")).unwrap_or_default(),
             span,
         });
     }

@@ -1,77 +1,60 @@
-//! Keys that take one of a few words, as enums.
+//! Keys that take one of a few words, with what each word means.
 
-macro_rules! words {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident => $word:literal,)* })*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[$variant_doc])* $variant,)*
-        }
+use pmd_lcore::Idle;
+use pmd_mem::{Hugepages, Memlock, NumaPolicy};
 
-        impl $name {
-            /// Every word that the config takes.
-            pub const WORDS: &'static [&'static str] = &[$($word,)*];
+/// Words and their meanings.
+pub(crate) type Words<T> = [(&'static str, T)];
 
-            /// The word that the config takes.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)*
-                }
-            }
+/// `memory.hugepages`.
+pub(crate) const HUGEPAGES: &Words<Hugepages> = &[
+    ("auto", Hugepages::Auto),
+    ("1GiB", Hugepages::Size1G),
+    ("2MiB", Hugepages::Size2M),
+    ("none", Hugepages::None),
+    ("require", Hugepages::Require),
+];
 
-            /// The value of a word; `None` for any other text.
-            pub fn from_name(name: &str) -> Option<Self> {
-                match name {
-                    $($word => Some(Self::$variant),)*
-                    _ => None,
-                }
-            }
-        }
-    )*};
+/// `memory.numa`.
+pub(crate) const NUMA: &Words<NumaPolicy> =
+    &[("prefer", NumaPolicy::Prefer), ("strict", NumaPolicy::Strict)];
+
+/// `memory.memlock`.
+pub(crate) const MEMLOCK: &Words<Memlock> =
+    &[("check", Memlock::Check), ("strict", Memlock::Strict)];
+
+/// `idle` of an lcore.
+pub(crate) const IDLE: &Words<Idle> = &[
+    ("adaptive", Idle::Adaptive),
+    ("spin", Idle::Spin),
+    ("pause", Idle::Pause),
+    ("yield", Idle::Yield),
+    ("sleep", Idle::Sleep),
+];
+
+/// The words alone.
+pub(crate) fn all<T>(words: &Words<T>) -> Vec<&'static str> {
+    words.iter().map(|(word, _)| *word).collect()
 }
 
-words! {
-    /// Which pages memory is made of.
-    Hugepages {
-        /// The largest that are free, down to small ones.
-        Auto => "auto",
-        /// 1 GiB pages and no others.
-        OneGib => "1GiB",
-        /// 2 MiB pages and no others.
-        TwoMib => "2MiB",
-        /// Small pages.
-        None => "none",
-        /// Hugepages of any size; small ones are refused.
-        Require => "require",
-    }
+/// What a word means.
+pub(crate) fn meaning<T: Copy>(words: &Words<T>, word: &str) -> Option<T> {
+    words.iter().find(|(known, _)| *known == word).map(|(_, meaning)| *meaning)
+}
 
-    /// Where memory may lie.
-    Numa {
-        /// On the NUMA node of the lcore that uses it, else elsewhere.
-        Prefer => "prefer",
-        /// On the NUMA node of the lcore that uses it.
-        Strict => "strict",
-    }
+/// The word for a meaning.
+pub(crate) fn word<T: PartialEq>(words: &Words<T>, meaning: &T) -> &'static str {
+    words.iter().find(|(_, known)| known == meaning).map_or("", |(word, _)| word)
+}
 
-    /// What RLIMIT_MEMLOCK means.
-    Memlock {
-        /// It is compared and warned about.
-        Check => "check",
-        /// It is enforced, as the driver of a NIC would.
-        Strict => "strict",
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// What an lcore does when there is no work.
-    Idle {
-        /// Spins, then pauses, then yields, then sleeps, the longer there is nothing.
-        Adaptive => "adaptive",
-        /// Polls on.
-        Spin => "spin",
-        /// Polls with the CPU's pause instruction between.
-        Pause => "pause",
-        /// Gives the CPU away between polls.
-        Yield => "yield",
-        /// Sleeps a little between polls.
-        Sleep => "sleep",
+    #[test]
+    fn the_words_are_those_of_the_crates_below() {
+        assert!(IDLE.iter().all(|(word, idle)| idle.as_str() == *word));
+        assert_eq!(IDLE.len(), Idle::ALL.len());
+        assert!(HUGEPAGES.iter().all(|(word, hugepages)| hugepages.to_string() == *word));
     }
 }

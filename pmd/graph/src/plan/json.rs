@@ -1,5 +1,8 @@
 //! A plan as JSON. The keys are a contract: they may grow, and keep their names and meanings.
 
+use std::time::Duration;
+
+use pmd_mem::Rung;
 use serde_json::{Value, json};
 
 use super::fit::Fit;
@@ -7,6 +10,7 @@ use super::{NodePlan, Plan};
 use crate::config::Peer;
 use crate::config::retry::Retry;
 use crate::config::schema;
+use crate::config::words::{HUGEPAGES, MEMLOCK, NUMA, word};
 
 impl Plan {
     /// One object: `ok`, `memory`, `devices`, `lcores`, `nodes`, `mrs`, `qps`, `problems`, `warnings`. Sizes in bytes,
@@ -16,13 +20,13 @@ impl Plan {
             "ok": fit.fits(),
             "memory": {
                 "size": self.memory.size.get(),
-                "hugepages": self.memory.hugepages.name(),
-                "numa": self.memory.numa.name(),
-                "memlock": self.memory.memlock.name(),
+                "hugepages": word(HUGEPAGES, &self.memory.hugepages),
+                "numa": word(NUMA, &self.memory.numa),
+                "memlock": word(MEMLOCK, &self.memory.memlock),
                 "numa_nodes": fit.rows.iter().map(|row| json!({
                     "numa": row.numa,
                     "need": row.need,
-                    "page": row.page.name(),
+                    "page": rung(row.rung),
                     "free": row.free,
                 })).collect::<Vec<_>>(),
             },
@@ -35,7 +39,7 @@ impl Plan {
                 "name": lcore.name,
                 "cpu": lcore.cpu,
                 "numa": lcore.numa,
-                "idle": lcore.idle.name(),
+                "idle": lcore.idle.as_str(),
                 "shared": lcore.shared,
             })).collect::<Vec<_>>(),
             "nodes": self.nodes.iter().map(|node| self.node_json(node)).collect::<Vec<_>>(),
@@ -84,6 +88,15 @@ impl Plan {
     }
 }
 
+fn rung(rung: Rung) -> &'static str {
+    match rung {
+        Rung::Huge1G => "1GiB",
+        Rung::Huge2M => "2MiB",
+        Rung::Thp => "thp",
+        Rung::Base => "base",
+    }
+}
+
 fn settings<'a>(settings: impl Iterator<Item = (&'static str, &'a schema::Value)>) -> Value {
     let object = settings.map(|(key, value)| {
         let value = match value {
@@ -103,7 +116,7 @@ fn retry(retry: &Retry) -> Value {
     });
     let mut object: serde_json::Map<String, Value> = knobs.into_iter().collect();
     let milliseconds =
-        |time: Option<std::time::Duration>| time.map(|time| time.as_secs_f64() * 1e3);
+        |time: Option<Duration>| time.map(|time| time.div_duration_f64(Duration::from_millis(1)));
     object.insert("ack_timeout_ms".to_owned(), json!(milliseconds(retry.ack_timeout())));
     object.insert("budget_ms".to_owned(), json!(milliseconds(retry.budget())));
     Value::Object(object)

@@ -1,10 +1,12 @@
 //! Who gets how much of `memory.size`.
 
+use pmd_observe::report::Bytes;
+
 use super::demand::{Amount, Region};
 use super::{LcorePlan, NodePlan, RegionPlan, Share};
 use crate::config::Config;
 use crate::config::units::Size;
-use crate::diagnostic::{Diagnostic, Report, SourceKind};
+use crate::diagnostic::{Diagnostic, Report};
 
 /// Every region begins on a page of its own.
 const PAGE: u64 = 4096;
@@ -60,7 +62,7 @@ fn too_small(
     for (node, regions) in nodes.iter().zip(wanted) {
         for region in regions {
             let amount = match region.amount {
-                Amount::Bytes(bytes) => Size::bytes(pages(bytes)).to_string(),
+                Amount::Bytes(bytes) => Bytes(pages(bytes)).to_string(),
                 Amount::Rest => "what is left".to_owned(),
             };
             diagnostic =
@@ -72,13 +74,12 @@ fn too_small(
     let help = format!("set memory.size to {enough} or more, or lower depth or block");
     match config.memory.size_span {
         Some(span) => {
-            let quoted = match config.report.sources.kind(span) {
-                SourceKind::File => format!("\"{enough}\""),
-                SourceKind::Set | SourceKind::Environment => enough.to_string(),
-            };
-            diagnostic
-                .at(span, format!("{} are needed", Size::bytes(needed)))
-                .fix(span, quoted, help)
+            let replacement = format!("\"{enough}\"");
+            diagnostic.at(span, format!("{} are needed", Bytes(needed))).fix(
+                span,
+                replacement,
+                help,
+            )
         }
         None => diagnostic.help(help),
     }

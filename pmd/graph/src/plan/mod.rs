@@ -15,10 +15,11 @@ mod text;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use pmd_lcore::Idle;
+
 use crate::config::retry::Retry;
 use crate::config::schema::Settings;
 use crate::config::transport::Transport;
-use crate::config::words::Idle;
 use crate::config::{Config, Device, Memory, Observe, Peer};
 use crate::diagnostic::Report;
 use crate::registry::NodeFactory;
@@ -46,7 +47,7 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The NUMA node.
-    pub numa: u32,
+    pub numa: usize,
     /// Bytes of all regions there.
     pub bytes: u64,
 }
@@ -57,9 +58,9 @@ pub struct LcorePlan {
     /// The name.
     pub name: String,
     /// The CPU it is pinned to.
-    pub cpu: u32,
+    pub cpu: usize,
     /// The NUMA node of that CPU.
-    pub numa: u32,
+    pub numa: usize,
     /// What it does when there is no work.
     pub idle: Idle,
     /// Whether another lcore has the same CPU.

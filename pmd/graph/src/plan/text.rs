@@ -44,7 +44,7 @@ impl Plan {
             let qps: u64 = here.filter_map(|node| node.queues).map(|queues| queues.qps).sum();
             let shared = if lcore.shared { "shared" } else { "" };
             let cells =
-                [&lcore.name, &lcore.cpu.to_string(), &lcore.numa.to_string(), lcore.idle.name()];
+                [&lcore.name, &lcore.cpu.to_string(), &lcore.numa.to_string(), lcore.idle.as_str()];
             table.row(cells.into_iter().chain([qps.to_string().as_str(), shared]));
         }
         table.to_string()
@@ -166,7 +166,7 @@ fn numa_table(fit: &Fit) -> Table {
             row.numa.to_string(),
             Bytes(row.need).to_string(),
             Bytes(row.free).to_string(),
-            row.page.name().to_owned(),
+            row.rung.to_string(),
         ]);
     }
     table

@@ -1,0 +1,205 @@
+//! The contract of `check` and `plan` from outside: exit codes, what goes where, and every broken config.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const DONE: i32 = 0;
+const USAGE: i32 = 2;
+const UNFIT: i32 = 3;
+
+fn config(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs").join(name)
+}
+
+fn spinwire(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_spinwire"))
+        .args(args)
+        .env_remove("SPINWIRE_QP_TIMEOUT")
+        .output()
+        .expect("the binary runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
+}
+
+/// Writes `content` where only this test looks, and checks it.
+fn check(name: &str, content: &[u8]) -> (Option<i32>, String) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.toml"));
+    fs::write(&path, content).expect("the target folder takes files");
+    let output = spinwire(&["check", path.to_str().expect("the path is UTF-8")]);
+    assert_eq!(text(&output.stdout), "", "{name}: a refusal is no result");
+    (output.status.code(), text(&output.stderr))
+}
+
+/// The quickstart with the first line that begins with `from` replaced, as sed would.
+fn broken(from: &str, to: &str) -> Vec<u8> {
+    let quickstart =
+        fs::read_to_string(config("quickstart.toml")).expect("the quickstart is there");
+    let line =
+        quickstart.lines().find(|line| line.starts_with(from)).expect("there is such a line");
+    quickstart.replacen(line, to, 1).into_bytes()
+}
+
+/// Refused with exit 2, naming the culprit and its line.
+fn refused(name: &str, content: &[u8], culprit: &str) {
+    let (code, complaint) = check(name, content);
+    assert_eq!(code, Some(USAGE), "{name}: {complaint}");
+    assert!(complaint.contains(culprit), "{name}: {complaint}");
+    let line =
+        match String::from_utf8_lossy(content).lines().position(|line| line.contains(culprit)) {
+            Some(line) => line + 1,
+            None => 1,
+        };
+    assert!(
+        complaint.contains(&format!("{name}.toml:{line}:")),
+        "{name}: not at line {line}: {complaint}"
+    );
+}
+
+#[test]
+fn broken_configs_are_refused_at_their_line() {
+    let mut unknown_table = fs::read(config("quickstart.toml")).expect("the quickstart is there");
+    unknown_table.extend(b"\n[colour]\nred = 1\n");
+    refused("unknown-table", &unknown_table, "colour");
+    refused(
+        "unknown-kind",
+        &broken("kind = \"block-target\"", "kind = \"no-such-kind\""),
+        "no-such-kind",
+    );
+    refused("unknown-key", &broken("depth", "dpeth = 32"), "dpeth");
+    refused("wrong-type", &broken("depth", "depth = \"many\""), "many");
+    refused("no-such-cpu", &broken("cpu", "cpu = 4096"), "4096");
+    refused("syntax", b"[[node\n", "[[node");
+    refused("empty", b"", "empty");
+    refused("dangling-stage", &broken("to", "to = \"nobody\""), "nobody");
+    refused("dangling-peer", &broken("peer", "peer = \"nobody\""), "nobody");
+    refused("not-utf8", b"\xff\xfe\x00", "not UTF-8");
+    refused("bad-size", &broken("block", "block = \"64KiBB\""), "64KiBB");
+    refused("read-on-uc", &broken("transport", "transport = \"uc\""), "\"uc\"");
+    refused("depth-zero", &broken("depth", "depth = 0"), "depth");
+    refused("small-cq", &broken("cq_depth", "cq_depth = 8"), "cq_depth = 8");
+}
+
+#[test]
+fn two_nodes_of_one_name() {
+    let (code, complaint) =
+        check("two-of-one-name", &broken("name = \"client\"", "name = \"target\""));
+    assert_eq!(code, Some(USAGE));
+    assert!(complaint.contains("two nodes are called `target`"), "{complaint}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let output = spinwire(&["check", "/nonexistent/none.toml"]);
+    assert_eq!(output.status.code(), Some(USAGE));
+    assert!(text(&output.stderr).contains("/nonexistent/none.toml"));
+}
+
+#[test]
+fn bad_usage() {
+    for args in [
+        &["run", "--no-such-flag"][..],
+        &["check"],
+        &["no-such-command"],
+        &[],
+        &["run", "--duration", "5"],
+    ] {
+        assert_eq!(spinwire(args).status.code(), Some(USAGE), "{args:?}");
+    }
+    assert_eq!(spinwire(&["--help"]).status.code(), Some(DONE));
+}
+
+#[test]
+fn every_config_passes_and_is_summed_up() {
+    for entry in fs::read_dir(config("")).expect("there are configs") {
+        let path = entry.expect("the folder can be read").path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
+        let output = spinwire(&["check", path.to_str().expect("the path is UTF-8")]);
+        let shown = text(&output.stdout);
+        assert_eq!(
+            output.status.code(),
+            Some(DONE),
+            "{}: {}",
+            path.display(),
+            text(&output.stderr)
+        );
+        assert!(shown.starts_with("ok: ") && shown.lines().count() == 1, "{shown}");
+    }
+}
+
+#[test]
+fn plan_prints_one_object() {
+    let quickstart = config("quickstart.toml");
+    let output = spinwire(&[
+        "plan",
+        quickstart.to_str().expect("the path is UTF-8"),
+        "--json",
+        "--set",
+        "memory.size=32MiB",
+    ]);
+    assert_eq!(output.status.code(), Some(DONE), "{}", text(&output.stderr));
+    let plan: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("stdout is one JSON object");
+    assert_eq!(plan["ok"], true);
+    assert_eq!(plan["memory"]["size"], 32 << 20);
+    assert_eq!(plan["qps"][1]["retry"]["budget_ms"], 536.870_912);
+    let names: Vec<&str> = plan["nodes"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|node| node["name"].as_str())
+        .collect();
+    assert_eq!(names, ["target", "source", "client"]);
+}
+
+#[test]
+fn a_machine_that_is_too_small() {
+    let quickstart = config("quickstart.toml");
+    let quickstart = quickstart.to_str().expect("the path is UTF-8");
+    let output = spinwire(&["plan", quickstart, "--set", "memory.size=900TiB"]);
+    assert_eq!(output.status.code(), Some(UNFIT));
+    let shown = text(&output.stdout);
+    assert!(
+        shown.contains("does not fit this machine") && shown.contains("fix: --set memory.size="),
+        "{shown}"
+    );
+    let output = spinwire(&["plan", quickstart, "--json", "--set", "memory.size=900TiB"]);
+    assert_eq!(output.status.code(), Some(UNFIT));
+    let plan: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("stdout is one JSON object");
+    assert_eq!(plan["ok"], false);
+    let required =
+        ["run", quickstart, "--set", "memory.hugepages=require", "--set", "memory.size=900TiB"];
+    let output = spinwire(&required);
+    assert_eq!(output.status.code(), Some(UNFIT));
+    assert!(text(&output.stderr).contains("hugepages"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_environment_is_heard_and_bad_values_are_not() {
+    let quickstart = config("quickstart.toml");
+    let plan = |timeout: &str| {
+        Command::new(env!("CARGO_BIN_EXE_spinwire"))
+            .args(["plan", quickstart.to_str().expect("the path is UTF-8"), "--json"])
+            .env("SPINWIRE_CLIENT_QP_TIMEOUT", timeout)
+            .output()
+            .expect("the binary runs")
+    };
+    let timeout = |output: &Output| {
+        let plan: serde_json::Value =
+            serde_json::from_slice(&output.stdout).expect("stdout is one JSON object");
+        plan["qps"][1]["retry"]["timeout"].clone()
+    };
+    let heard = plan("10");
+    assert_eq!(
+        timeout(&heard),
+        serde_json::json!({ "value": 10, "from": "SPINWIRE_CLIENT_QP_TIMEOUT" })
+    );
+    let ignored = plan("32");
+    assert_eq!(timeout(&ignored), serde_json::json!({ "value": 14, "from": "default" }));
+    assert!(text(&ignored.stderr).contains("SPINWIRE_CLIENT_QP_TIMEOUT is ignored"));
+}

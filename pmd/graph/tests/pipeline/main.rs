@@ -1,0 +1,7 @@
+//! Pipelines from text to plan: what is refused, what is decided, and how it is shown.
+
+mod made_up;
+mod planned;
+mod refusals;
+mod retry;
+mod shown;
