@@ -3,6 +3,7 @@
 //! - [`Region`] makes a sealed `memfd` from the best pages the machine has; [`Mapping`] imports a peer's.
 //!   Both lead to a [`Segment`], whose bytes are reached by copy only.
 //! - [`MemoryTable`] says which key reaches which bytes with which rights; [`PeerTable`] reads a peer's.
+//!   [`Fence`] makes a revoked key final for peers that copy without asking.
 //! - [`Cursor`] is one side of a single-producer single-consumer ring.
 //!
 //! Other processes may write the memory behind a segment at any moment, a hostile one may write nonsense.
@@ -11,6 +12,7 @@
 mod anchor;
 mod copy;
 pub mod cursor;
+mod epoch;
 mod fork;
 pub mod ladder;
 pub mod limits;
@@ -20,10 +22,12 @@ mod numa;
 mod region;
 mod segment;
 mod size;
+mod sync;
 pub mod table;
 pub mod word;
 
 pub use cursor::Cursor;
+pub use epoch::{Announce, Busy, Entered, Fence, Quarantined, RevokeError};
 pub use ladder::{Hugepages, Rung};
 pub use mapping::{ImportError, MapAccess, Mapping};
 pub use memlock::{Memlock, MemlockExceeded, memlock_limit};

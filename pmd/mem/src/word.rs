@@ -18,9 +18,6 @@ pub trait Load {
 pub trait Store: Load {
     /// As [`AtomicU64::store`].
     fn store(&self, value: u64, order: Ordering);
-
-    /// As [`AtomicU64::swap`]: also orders the store before every later load, when `order` is `SeqCst`.
-    fn swap(&self, value: u64, order: Ordering) -> u64;
 }
 
 impl Load for AtomicU64 {
@@ -34,11 +31,6 @@ impl Store for AtomicU64 {
     #[inline]
     fn store(&self, value: u64, order: Ordering) {
         Self::store(self, value, order);
-    }
-
-    #[inline]
-    fn swap(&self, value: u64, order: Ordering) -> u64 {
-        Self::swap(self, value, order)
     }
 }
 
@@ -54,11 +46,6 @@ impl<T: Store + ?Sized> Store for &T {
     fn store(&self, value: u64, order: Ordering) {
         (**self).store(value, order);
     }
-
-    #[inline]
-    fn swap(&self, value: u64, order: Ordering) -> u64 {
-        (**self).swap(value, order)
-    }
 }
 
 impl<T: Load + ?Sized> Load for Arc<T> {
@@ -73,11 +60,6 @@ impl<T: Store + ?Sized> Store for Arc<T> {
     fn store(&self, value: u64, order: Ordering) {
         (**self).store(value, order);
     }
-
-    #[inline]
-    fn swap(&self, value: u64, order: Ordering) -> u64 {
-        (**self).swap(value, order)
-    }
 }
 
 #[cfg(loom)]
@@ -91,10 +73,6 @@ impl Load for loom::sync::atomic::AtomicU64 {
 impl Store for loom::sync::atomic::AtomicU64 {
     fn store(&self, value: u64, order: Ordering) {
         Self::store(self, value, order);
-    }
-
-    fn swap(&self, value: u64, order: Ordering) -> u64 {
-        Self::swap(self, value, order)
     }
 }
 
@@ -129,11 +107,6 @@ impl Store for Word {
     #[inline]
     fn store(&self, value: u64, order: Ordering) {
         self.0.store(value, order);
-    }
-
-    #[inline]
-    fn swap(&self, value: u64, order: Ordering) -> u64 {
-        self.0.swap(value, order)
     }
 }
 

@@ -1,12 +1,15 @@
 //! Regions against the running kernel: seals, import, page rungs, NUMA, fork, and nothing left behind.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod child;
+
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
+use child::Child;
 use pmd_mem::{
     AccessError, Hugepages, ImportError, MapAccess, Mapping, Numa, NumaPolicy, Placement, Region,
     RegionError, RegionSpec, Rung, Seal, ladder, page_size,
@@ -264,59 +267,38 @@ fn p08_nothing_is_left_after_kill_9() {
     let free = free_2m();
     let hugepages = if reserved.got == 2 { Hugepages::Size2M } else { Hugepages::None };
     let (reader, writer) = std::io::pipe().unwrap();
-    // SAFETY: the child only makes a region, tells so and waits for its death.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+    let mut child = Child::run(|| {
         let region = Region::create(&spec(4 * MIB, hugepages, Seal::Data));
-        let _told = rustix::io::write(&writer, &[u8::from(region.is_ok())]);
+        rustix::io::write(&writer, &[u8::from(region.is_ok())]).unwrap();
         loop {
             std::thread::sleep(std::time::Duration::from_secs(1));
         }
-    }
+    });
     let mut made = [0];
     rustix::io::read(&reader, &mut made).unwrap();
     assert_eq!(made, [1]);
     if reserved.got == 2 {
         assert_eq!(free_2m(), free - 2);
     }
-    // SAFETY: our own child.
-    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
-    wait(child);
+    child.kill();
     assert_eq!(free_2m(), free);
-}
-
-fn wait(child: libc::pid_t) -> i32 {
-    let mut status = 0;
-    // SAFETY: our own child; writes one int.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    status
-}
-
-/// Runs `check` in a forked child and returns whether it was true there.
-fn in_child(check: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `check`, which only touches memory of its own, and leaves without destructors.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let ok = check();
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(i32::from(!ok)) };
-    }
-    let status = wait(child);
-    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
 #[test]
 fn use_after_fork_is_an_error_and_the_parent_is_unharmed() {
     let region = region(8192, Seal::Data);
     region.write_at(0, b"parent").unwrap();
-    assert!(in_child(|| {
-        let mut bytes = [0; 6];
-        region.read_at(0, &mut bytes) == Err(AccessError::Forked)
-            && region.write_at(0, b"child!") == Err(AccessError::Forked)
-            && region.atomic_u64(0).err() == Some(AccessError::Forked)
-            && region.check_process() == Err(AccessError::Forked)
-            && region.read_only_fd().is_err_and(|e| e.to_string().contains("fork"))
-    }));
+    assert!(
+        Child::run(|| {
+            let mut bytes = [0; 6];
+            region.read_at(0, &mut bytes) == Err(AccessError::Forked)
+                && region.write_at(0, b"child!") == Err(AccessError::Forked)
+                && region.atomic_u64(0).err() == Some(AccessError::Forked)
+                && region.check_process() == Err(AccessError::Forked)
+                && region.read_only_fd().is_err_and(|e| e.to_string().contains("fork"))
+        })
+        .succeeded()
+    );
     assert!(region.eq_at(0, b"parent").unwrap());
 }
 
@@ -325,16 +307,21 @@ fn use_after_fork_is_an_error_and_the_parent_is_unharmed() {
 fn a_child_makes_regions_of_its_own() {
     let parents = region(8192, Seal::Data);
     parents.write_at(0, b"parent").unwrap();
-    assert!(in_child(move || {
-        let Ok(mapped) = Mapping::import(parents.fd(), MapAccess::Read, 8192) else { return false };
-        let Ok(own) = Region::create(&spec(8192, Hugepages::None, Seal::Data)) else {
-            return false;
-        };
-        let wrote = own.write_at(0, b"child").is_ok();
-        // Dropping the parent's region here must not unmap what the child put at the same address.
-        drop(parents);
-        wrote && own.eq_at(0, b"child") == Ok(true) && mapped.eq_at(0, b"parent") == Ok(true)
-    }));
+    assert!(
+        Child::run(move || {
+            let Ok(mapped) = Mapping::import(parents.fd(), MapAccess::Read, 8192) else {
+                return false;
+            };
+            let Ok(own) = Region::create(&spec(8192, Hugepages::None, Seal::Data)) else {
+                return false;
+            };
+            let wrote = own.write_at(0, b"child").is_ok();
+            // Dropping the parent's region here must not unmap what the child put at the same address.
+            drop(parents);
+            wrote && own.eq_at(0, b"child") == Ok(true) && mapped.eq_at(0, b"parent") == Ok(true)
+        })
+        .succeeded()
+    );
 }
 
 #[test]

@@ -427,7 +427,7 @@ fn a_peer_sees_registrations_and_revocations_through_its_read_only_mapping() {
     let mapping =
         Mapping::import(region.read_only_fd().unwrap(), MapAccess::Read, region.len()).unwrap();
     let peer = PeerTable::import(mapping.segment()).unwrap();
-    assert!(!peer.needs_exchange());
+    assert!(!peer.needs_full_fence());
     let key = table.register(&registration(ALL)).unwrap();
     let seen = || peer.check_remote(key, 3, 0, 0x10008, 8, Access::REMOTE_READ);
     assert_eq!(seen(), Ok(Some(Place { region: 7, offset: 520 })));
@@ -435,8 +435,8 @@ fn a_peer_sees_registrations_and_revocations_through_its_read_only_mapping() {
     let retired = table.deregister(key).unwrap();
     assert_eq!(seen(), Err(LookupError::Revoked));
     table.reclaim(retired);
-    table.require_exchange();
-    assert!(PeerTable::import(mapping.segment()).unwrap().needs_exchange());
+    table.require_full_fence();
+    assert!(PeerTable::import(mapping.segment()).unwrap().needs_full_fence());
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"SpwMTbl1");
 pub(super) struct Header {
     pub(super) magic: AtomicU64,
     pub(super) capacity: AtomicU32,
-    /// How initiators announce themselves: 0 by plain stores, 1 by an exchange.
+    /// How initiators announce themselves: 0 by plain stores, 1 by a full fence.
     pub(super) fence: AtomicU32,
 }
 
@@ -139,7 +139,7 @@ impl Entry {
         self.key.store(key.0, Ordering::Release);
     }
 
-    /// Takes the key back. Lookups that already passed may still be copying: the peers have to be waited for.
+    /// Takes the key back. Lookups that already passed may still be copying: see [`crate::Fence`].
     pub(super) fn revoke(&self) {
         let key = self.key.load(Ordering::Relaxed);
         if key != 0 {

@@ -207,9 +207,10 @@ impl MemoryTable {
         })
     }
 
-    /// Tells peers that this process cannot run membarrier(2), so that initiators announce themselves by a locked exchange.
+    /// Tells peers that this process cannot run membarrier(2), so that initiators announce themselves by a
+    /// full fence: see [`Fence::announce`](crate::Fence::announce).
     /// To be called before the table is exported.
-    pub fn require_exchange(&self) {
+    pub fn require_full_fence(&self) {
         self.entries.header.fence.store(1, Ordering::Release);
     }
 
@@ -251,7 +252,7 @@ impl MemoryTable {
         Ok(key)
     }
 
-    /// Takes a region's key back. The memory may be freed only after the peers were waited for: the peers have to be waited for.
+    /// Takes a region's key back. The memory may be freed only after the peers were waited for: see [`crate::Fence`].
     pub fn deregister(&self, key: Key) -> Result<Retired, DeregisterError> {
         self.check_process().map_err(|_| DeregisterError::Forked)?;
         let mut control = self.control();

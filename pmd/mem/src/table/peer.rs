@@ -45,8 +45,8 @@ impl PeerTable {
         Ok(Self { entries: Entries::new(segment, capacity)?, fence })
     }
 
-    /// Whether the owner's fence needs initiators to announce themselves by a locked exchange.
-    pub const fn needs_exchange(&self) -> bool {
+    /// Whether the owner's [`Fence`](crate::Fence) needs initiators to announce themselves by a full fence.
+    pub const fn needs_full_fence(&self) -> bool {
         self.fence != 0
     }
 

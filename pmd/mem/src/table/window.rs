@@ -167,7 +167,7 @@ impl MemoryTable {
     /// the queue pair that executes it.
     ///
     /// Peers that looked the key up before may still be copying: before the invalidation is reported complete,
-    /// wait for them.
+    /// [`Fence::wait`](crate::Fence::wait) for them.
     pub fn invalidate(&self, rkey: Key, pd: u32, qpn: u32) -> Result<(), InvalidateError> {
         let record = self.entries.of(rkey).read(rkey)?;
         if record.pd != pd {
