@@ -4,6 +4,7 @@
 //!   Both lead to a [`Segment`], whose bytes are reached by copy only.
 //! - [`MemoryTable`] says which key reaches which bytes with which rights; [`PeerTable`] reads a peer's.
 //!   [`Fence`] makes a revoked key final for peers that copy without asking.
+//! - [`Mempool`] hands out fixed-size buffers, through a [`Cache`] per lcore.
 //! - [`Cursor`] is one side of a single-producer single-consumer ring.
 //!
 //! Other processes may write the memory behind a segment at any moment, a hostile one may write nonsense.
@@ -19,9 +20,11 @@ pub mod limits;
 mod mapping;
 mod memlock;
 mod numa;
+mod pool;
 mod region;
 mod segment;
 mod size;
+mod stack;
 mod sync;
 pub mod table;
 pub mod word;
@@ -32,9 +35,11 @@ pub use ladder::{Hugepages, Rung};
 pub use mapping::{ImportError, MapAccess, Mapping};
 pub use memlock::{Memlock, MemlockExceeded, memlock_limit};
 pub use numa::{Numa, NumaPolicy, Placement};
+pub use pool::{Buffer, Cache, Mempool, MempoolError, MempoolSpec};
 pub use region::{Fall, Region, RegionError, RegionSpec, Seal};
 pub use segment::{AccessError, Segment};
 pub use size::Size;
+pub use stack::IndexStack;
 pub use table::{Access, Key, LookupError, MemoryTable, PeerTable, Place};
 pub use word::{Load, PeerWord, Store, Word};
 

@@ -17,3 +17,9 @@ pub const THP_BYTES: u64 = 2 << 20;
 
 /// Bytes compared at a time when shared memory is checked against private bytes.
 pub const COMPARE_CHUNK: usize = 1024;
+
+/// How often a snapshot is read before its writer counts as stuck half-way.
+pub const SNAPSHOT_TRIES: u32 = 1000;
+
+/// Buffers of a mempool: an index is 32 bits, and one value means none.
+pub const MEMPOOL_BUFFERS_MAX: u32 = u32::MAX - 1;
