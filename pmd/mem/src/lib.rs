@@ -5,7 +5,7 @@
 //! - [`MemoryTable`] says which key reaches which bytes with which rights; [`PeerTable`] reads a peer's.
 //!   [`Fence`] makes a revoked key final for peers that copy without asking.
 //! - [`Mempool`] hands out fixed-size buffers, through a [`Cache`] per lcore.
-//! - [`Cursor`] is one side of a single-producer single-consumer ring.
+//! - [`Cursor`] is one side of a single-producer single-consumer ring; [`snapshot`] publishes small records.
 //!
 //! Other processes may write the memory behind a segment at any moment, a hostile one may write nonsense.
 //! Nothing here lends a slice of it, and nothing read from it is used unchecked.
@@ -24,6 +24,7 @@ mod pool;
 mod region;
 mod segment;
 mod size;
+pub mod snapshot;
 mod stack;
 mod sync;
 pub mod table;
@@ -39,6 +40,7 @@ pub use pool::{Buffer, Cache, Mempool, MempoolError, MempoolSpec};
 pub use region::{Fall, Region, RegionError, RegionSpec, Seal};
 pub use segment::{AccessError, Segment};
 pub use size::Size;
+pub use snapshot::{SnapshotReader, SnapshotWriter};
 pub use stack::IndexStack;
 pub use table::{Access, Key, LookupError, MemoryTable, PeerTable, Place};
 pub use word::{Load, PeerWord, Store, Word};
