@@ -148,7 +148,7 @@ impl<M, P> fmt::Debug for Cursor<M, P> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use core::sync::atomic::AtomicU64;
 

@@ -111,20 +111,24 @@ pub fn thp_offered() -> bool {
 }
 
 /// `setting` is the file's content, with the choice in brackets: `always within_size [advise] never deny force`.
-fn thp_setting_offers(setting: &str) -> bool {
+pub(crate) fn thp_setting_offers(setting: &str) -> bool {
     ["[always]", "[within_size]", "[advise]", "[force]"]
         .iter()
         .any(|choice| setting.contains(choice))
 }
 
-/// The command that reserves `pages` more pages of a rung, machine-wide; None for rungs that need no reservation.
-pub fn reserve_command(rung: Rung, pages: u64) -> Option<String> {
+/// The command that reserves `pages` more pages of a rung, on a node or anywhere; None for rungs that need no reservation.
+pub fn reserve_command(rung: Rung, node: Option<u32>, pages: u64) -> Option<String> {
     if !rung.is_reserved() {
         return None;
     }
     let kib = rung.page_bytes() >> 10;
+    let pools = node.map_or_else(
+        || "/sys/kernel/mm".into(),
+        |node| format!("/sys/devices/system/node/node{node}"),
+    );
     Some(format!(
-        "f=/sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages; echo $(($(cat $f) + {pages})) | sudo tee $f"
+        "f={pools}/hugepages/hugepages-{kib}kB/nr_hugepages; echo $(($(cat $f) + {pages})) | sudo tee $f"
     ))
 }
 

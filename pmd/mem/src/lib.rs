@@ -6,6 +6,7 @@
 //!   [`Fence`] makes a revoked key final for peers that copy without asking.
 //! - [`Mempool`] hands out fixed-size buffers, through a [`Cache`] per lcore.
 //! - [`Cursor`] is one side of a single-producer single-consumer ring; [`snapshot`] publishes small records.
+//! - [`preflight()`] says before anything is allocated whether a [`Machine`] fits a demand, and what would fix it.
 //!
 //! Other processes may write the memory behind a segment at any moment, a hostile one may write nonsense.
 //! Nothing here lends a slice of it, and nothing read from it is used unchecked.
@@ -17,10 +18,12 @@ mod epoch;
 mod fork;
 pub mod ladder;
 pub mod limits;
+mod machine;
 mod mapping;
 mod memlock;
 mod numa;
 mod pool;
+mod preflight;
 mod region;
 mod segment;
 mod size;
@@ -33,10 +36,14 @@ pub mod word;
 pub use cursor::Cursor;
 pub use epoch::{Announce, Busy, Entered, Fence, Quarantined, RevokeError};
 pub use ladder::{Hugepages, Rung};
+pub use machine::{CgroupLimit, Machine, NodeMemory};
 pub use mapping::{ImportError, MapAccess, Mapping};
 pub use memlock::{Memlock, MemlockExceeded, memlock_limit};
 pub use numa::{Numa, NumaPolicy, Placement};
 pub use pool::{Buffer, Cache, Mempool, MempoolError, MempoolSpec};
+pub use preflight::{
+    Demand, Drawn, MemoryPolicy, Placed, Problem, Report, Row, Warning, preflight,
+};
 pub use region::{Fall, Region, RegionError, RegionSpec, Seal};
 pub use segment::{AccessError, Segment};
 pub use size::Size;

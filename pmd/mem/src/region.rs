@@ -140,7 +140,9 @@ impl Region {
         // Only hugetlb rungs fall, and only explicit choices end on one.
         let fix = falls
             .iter()
-            .find_map(|fall| reserve_command(fall.rung, spec.len.div_ceil(fall.rung.page_bytes())))
+            .find_map(|fall| {
+                reserve_command(fall.rung, None, spec.len.div_ceil(fall.rung.page_bytes()))
+            })
             .unwrap_or_default();
         Err(RegionError::Hugepages { len: spec.len, falls, fix })
     }
