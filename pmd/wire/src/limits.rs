@@ -42,3 +42,9 @@ pub const TAP_WRITE_BYTES: usize = 1 << 16;
 
 /// or when so many nanoseconds have passed, so that a killed process leaves what it saw.
 pub const TAP_WRITE_NS: u64 = 10_000_000;
+
+/// Frames that a fault plan can hold back, per direction.
+pub const FAULT_FRAMES: usize = 1024;
+
+/// Nanoseconds that a frame waits to be passed by another before it goes on in its old place.
+pub const FAULT_REORDER_NS: u64 = 1_000_000;
