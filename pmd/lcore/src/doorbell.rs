@@ -31,10 +31,10 @@ impl<'a> Doorbells<'a> {
         self.rung = true;
     }
 
-    /// Waits until a descriptor is readable or `span` is over (ppoll(2)).
-    pub(crate) fn wait(mut self, span: Duration) {
+    /// Waits until a descriptor is readable or `span` is over (ppoll(2)). False: there was work already, and no wait.
+    pub(crate) fn wait(mut self, span: Duration) -> bool {
         if self.rung {
-            return;
+            return false;
         }
         let timeout = Timespec {
             tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
@@ -45,6 +45,7 @@ impl<'a> Doorbells<'a> {
             // Without memory or descriptors to wait with, the nap is still a nap.
             Err(_) => thread::sleep(span),
         }
+        true
     }
 }
 
@@ -72,13 +73,13 @@ mod tests {
         let mut doorbells = Doorbells::default();
         doorbells.watch(quiet.as_fd());
         doorbells.watch(ringing.as_fd());
-        doorbells.wait(LONG);
+        assert!(doorbells.wait(LONG));
         assert!(readable(ringing.as_fd()), "waiting leaves the doorbell to its device");
 
         let mut doorbells = Doorbells::default();
         doorbells.watch(quiet.as_fd());
         doorbells.ring();
-        doorbells.wait(LONG);
+        assert!(!doorbells.wait(LONG));
     }
 
     #[test]
@@ -86,8 +87,8 @@ mod tests {
         let quiet = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let mut doorbells = Doorbells::default();
         doorbells.watch(quiet.as_fd());
-        doorbells.wait(Duration::from_micros(50));
-        Doorbells::default().wait(Duration::from_micros(50));
+        assert!(doorbells.wait(Duration::from_micros(50)));
+        assert!(Doorbells::default().wait(Duration::from_micros(50)));
     }
 
     #[test]
@@ -96,6 +97,6 @@ mod tests {
         let mut doorbells = Doorbells::default();
         (0..DOORBELLS_MAX + 3).for_each(|_| doorbells.watch(quiet.as_fd()));
         assert_eq!(doorbells.fds.len(), DOORBELLS_MAX);
-        doorbells.wait(Duration::from_micros(50));
+        assert!(doorbells.wait(Duration::from_micros(50)));
     }
 }

@@ -258,10 +258,11 @@ impl Lcore {
         if span_ns < NAP_NS_MIN {
             return thread::yield_now();
         }
-        self.meter.nap();
         let mut doorbells = Doorbells::default();
         self.parts.devices.iter_mut().for_each(|device| device.arm(&mut doorbells));
-        doorbells.wait(Duration::from_nanos(span_ns));
+        if doorbells.wait(Duration::from_nanos(span_ns)) {
+            self.meter.nap();
+        }
     }
 
     fn outcome(&self) -> Result<(), LoopError> {

@@ -59,7 +59,10 @@ pub fn pin_current(cpu: usize) -> Result<(), PinError> {
     if !core_affinity::set_for_current(CoreId { id: cpu }) {
         return Err(PinError::Refused { cpu, available, reason: io::Error::last_os_error() });
     }
-    let actual = CpuSet::allowed()?;
+    verify(cpu, CpuSet::allowed()?)
+}
+
+fn verify(cpu: usize, actual: CpuSet) -> Result<(), PinError> {
     if actual.len() == 1 && actual.contains(cpu) {
         Ok(())
     } else {
@@ -82,6 +85,19 @@ mod tests {
             });
             assert_eq!(seen.join().unwrap(), (CpuSet::from_iter([cpu]), cpu));
         }
+    }
+
+    #[test]
+    fn a_pin_without_effect_is_noticed() {
+        assert!(verify(1, CpuSet::from_iter([1])).is_ok());
+        for actual in [vec![0], vec![0, 1], vec![]] {
+            assert!(matches!(
+                verify(1, actual.into_iter().collect()),
+                Err(PinError::NotHonoured { cpu: 1, .. })
+            ));
+        }
+        let error = verify(1, CpuSet::from_iter([0, 1])).unwrap_err().to_string();
+        assert!(error.starts_with("pinned to core 1, but the thread may run on 0-1;"), "{error}");
     }
 
     #[test]

@@ -380,3 +380,22 @@ impl Drop for Notice {
         self.board.changed.notify_all();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_failure_stays_when_others_end_well() {
+        let running = Running { lcores: Vec::new(), board: Arc::default(), clock: Clock::system() };
+        running.board.lock().ended = vec![false; 2];
+        let end = |index, failed| drop(Notice { board: Arc::clone(&running.board), index, failed });
+        assert_eq!(running.wait(Duration::ZERO), Wait::Timeout);
+        end(1, true);
+        assert_eq!(running.wait(Duration::ZERO), Wait::Failed);
+        assert_eq!(running.board.lock().ended, [false, true]);
+        end(0, false);
+        assert_eq!(running.wait(Duration::ZERO), Wait::Failed);
+        assert!(running.board.lock().all_ended());
+    }
+}

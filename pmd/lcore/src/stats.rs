@@ -114,7 +114,7 @@ impl Meter {
         self.store();
     }
 
-    /// Accounts for a nap that begins, within the current loop.
+    /// Accounts for a nap within the current loop.
     pub(crate) fn nap(&mut self) {
         self.stats.naps += 1;
     }
