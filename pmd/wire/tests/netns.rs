@@ -8,13 +8,13 @@
 mod roce;
 
 use std::fs::File;
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pmd_wire::udp::{self, UdpOptions, UdpWire};
+use pmd_wire::udp::{self, BindError, UdpOptions, UdpWire};
 use pmd_wire::{Flow, Wire};
 use roce::{Got, SEND_ONLY, fill, flow, ip, is_intact, psn_of, receive, send};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -307,6 +307,22 @@ fn namespaces_do_not_share_addresses() {
     let a = link.bind("a", "127.0.0.1");
     let b = link.bind("b", "127.0.0.1");
     assert_eq!(a.address(), b.address());
+}
+
+/// As the kernel's own RoCE driver does, which has no process to name.
+#[test]
+fn a_wildcard_socket_takes_every_address() {
+    let link = Link::new("any");
+    link.on("a", || {
+        let holder = UdpSocket::bind("0.0.0.0:4791").unwrap();
+        let error = udp::bind(ip("10.9.0.1"), &UdpOptions::default()).unwrap_err();
+        let BindError::InUse { owner, free: None, .. } = error else { panic!("{error:?}") };
+        assert_eq!(owner.unwrap().pid, std::process::id());
+        let error = udp::bind_auto(&UdpOptions::default()).unwrap_err();
+        assert!(matches!(error, BindError::NoneFree(_)), "{error:?}");
+        drop(holder);
+        udp::bind_auto(&UdpOptions::default()).unwrap();
+    });
 }
 
 #[test]

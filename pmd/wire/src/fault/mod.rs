@@ -5,6 +5,9 @@
 //! same frames it does the same. Whatever it does to a frame, the ICRC stays right for the
 //! identification that the frame leaves with, unless the rule corrupts it.
 //!
+//! Put a [`Tap`](crate::tap::Tap) inside to record what really passes the wire, outside to record
+//! what its user meant to.
+//!
 //! Frames held back live in a pool made beforehand. When the pool for sending is full, `send`
 //! refuses as a full wire does; received frames beyond the pool are dropped.
 

@@ -113,6 +113,18 @@ fn in_use(address: IpAddr, owner: Option<&Owner>, free: Option<Ipv4Addr>) -> Str
 /// # Errors
 /// [`BindError`].
 pub fn bind(address: IpAddr, options: &UdpOptions) -> Result<Vec<UdpWire>, BindError> {
+    take(address, options).map_err(|error| match error {
+        BindError::InUse { .. } => BindError::InUse {
+            address,
+            owner: owner::find(address, ROCE_PORT),
+            free: loopback_addresses().find(|a| is_free(*a)),
+        },
+        error => error,
+    })
+}
+
+/// As [`bind()`], without finding out who has an address in use, which takes long.
+fn take(address: IpAddr, options: &UdpOptions) -> Result<Vec<UdpWire>, BindError> {
     check(address, options)?;
     let os = |what| move |source| BindError::Os { what, address, source };
     let first = socket::new(address).map_err(os("open a socket"))?;
@@ -149,13 +161,13 @@ pub fn bind(address: IpAddr, options: &UdpOptions) -> Result<Vec<UdpWire>, BindE
     wires.collect::<io::Result<_>>().map_err(os("set up the socket"))
 }
 
-/// As [`bind`], on the first address of 127.0.0.0/8 that is free.
+/// As [`bind()`], on the first address of 127.0.0.0/8 that is free.
 ///
 /// # Errors
 /// [`BindError`].
 pub fn bind_auto(options: &UdpOptions) -> Result<Vec<UdpWire>, BindError> {
     for address in loopback_addresses() {
-        match bind(address.into(), options) {
+        match take(address.into(), options) {
             Err(BindError::InUse { .. }) => {}
             result => return result,
         }
@@ -185,11 +197,7 @@ fn check(address: IpAddr, options: &UdpOptions) -> Result<(), BindError> {
 fn bind_to(socket: &OwnedFd, name: SocketAddr) -> Result<(), BindError> {
     let address = name.ip();
     rustix::net::bind(socket, &name).map_err(|errno| match errno {
-        rustix::io::Errno::ADDRINUSE => BindError::InUse {
-            address,
-            owner: owner::find(address, name.port()),
-            free: loopback_addresses().find(|a| is_free(*a)),
-        },
+        rustix::io::Errno::ADDRINUSE => BindError::InUse { address, owner: None, free: None },
         rustix::io::Errno::ADDRNOTAVAIL => BindError::NotLocal(address),
         _ => BindError::Os { what: "bind", address, source: errno.into() },
     })

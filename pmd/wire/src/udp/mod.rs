@@ -2,7 +2,7 @@
 //!
 //! **Addresses.** An address belongs to one process: the socket is bound to exactly one, never to
 //! the wildcard, and a second process is refused by [`BindError::InUse`]. The lcores of a process
-//! share it: [`bind`] makes a wire for each, and the kernel chooses among them by bits of the
+//! share it: [`bind()`] makes a wire for each, and the kernel chooses among them by bits of the
 //! destination queue pair number ([`LcoreBits`]). The choice is made once per datagram or merged
 //! buffer, so a wire may still receive frames for another lcore's queue pairs.
 //!

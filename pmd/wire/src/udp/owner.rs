@@ -22,7 +22,8 @@ impl fmt::Display for Owner {
 /// The process that has a UDP socket on `address` (or the wildcard) and `port`. None when it runs
 /// under another user, in the kernel, or is gone by now.
 pub(super) fn find(address: IpAddr, port: u16) -> Option<Owner> {
-    let tables = ["/proc/self/net/udp", "/proc/self/net/udp6"];
+    // Of the thread, which may live in another network namespace than its process began in.
+    let tables = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
     let text = tables.map(|path| fs::read_to_string(path).unwrap_or_default());
     let sockets = text.iter().flat_map(|table| table.lines()).filter_map(parse);
     let inodes: Vec<u64> = sockets
