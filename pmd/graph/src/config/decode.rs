@@ -147,9 +147,17 @@ fn value(key: &Key, item: &Item) -> Result<Value, Diagnostic> {
             Some(value) => Ok(value),
             None => Err(refused(key, item.span, &expected(&key.form))),
         },
-        (form, raw) => Err(Diagnostic::error(format!("`{name}` cannot be {}", raw.kind()))
-            .at(item.span, format!("expected {}", expected(form)))
-            .note(format!("{name}: {}", key.doc))),
+        (form, raw) => {
+            let diagnostic = Diagnostic::error(format!("`{name}` cannot be {}", raw.kind()))
+                .at(item.span, format!("expected {}", expected(form)))
+                .note(format!("{name}: {}", key.doc));
+            Err(match form {
+                Form::Text | Form::Name => {
+                    diagnostic.help("a string stands in quotes, also in the value of a --set")
+                }
+                _ => diagnostic,
+            })
+        }
     }
 }
 

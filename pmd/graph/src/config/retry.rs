@@ -7,6 +7,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use pmd_roce::wire::RnrTimer;
+
 use super::schema::{Key, Settings};
 use super::units::show_time;
 use crate::diagnostic::{Diagnostic, Report, SourceKind, Sources, Span};
@@ -115,6 +117,11 @@ impl Retry {
     /// Time from the first transmission to status 12 when nobody answers: (retry_cnt + 1) ACK timeouts; `None`: never.
     pub fn budget(&self) -> Option<Duration> {
         Some(self.ack_timeout()? * (u32::from(self.retry_cnt.value) + 1))
+    }
+
+    /// The pause that this side's RNR NAKs ask for, 10 us to 655.36 ms.
+    pub fn rnr_pause(&self) -> Duration {
+        RnrTimer::new(self.min_rnr_timer.value).map_or(Duration::ZERO, RnrTimer::duration)
     }
 
     /// The four values in the order timeout, retry_cnt, rnr_retry, min_rnr_timer, with their names.

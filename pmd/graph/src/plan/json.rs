@@ -119,5 +119,6 @@ fn retry(retry: &Retry) -> Value {
         |time: Option<Duration>| time.map(|time| time.div_duration_f64(Duration::from_millis(1)));
     object.insert("ack_timeout_ms".to_owned(), json!(milliseconds(retry.ack_timeout())));
     object.insert("budget_ms".to_owned(), json!(milliseconds(retry.budget())));
+    object.insert("rnr_pause_ms".to_owned(), json!(milliseconds(Some(retry.rnr_pause()))));
     Value::Object(object)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use pmd_observe::report::{Align, Bytes, Table};
+use pmd_observe::report::{Align, Bytes, Nanos, Table};
 
 use super::fit::Fit;
 use super::{NodePlan, Plan};
@@ -120,7 +120,11 @@ impl Plan {
             let knobs = retry.knobs().map(|(name, knob)| {
                 let infinite =
                     if name == "rnr_retry" && knob.value == 7 { ", infinite" } else { "" };
-                format!("{} ({}{infinite})", knob.value, knob.origin)
+                let pause = match name {
+                    "min_rnr_timer" => format!(", {}", Nanos::from(retry.rnr_pause())),
+                    _ => String::new(),
+                };
+                format!("{} ({}{infinite}{pause})", knob.value, knob.origin)
             });
             table.row(std::iter::once(node.name.clone()).chain(knobs).chain([budget(retry)]));
         }

@@ -1,5 +1,8 @@
 //! Every rule that a config is held to, one broken config each.
 
+use pmd_graph::config::Config;
+use pmd_graph::registry::Registry;
+
 use crate::made_up::{QUICKSTART, parse, quickstart, refused, taken, titles};
 
 /// The whole complaint is one title.
@@ -288,15 +291,44 @@ fn files_that_are_no_pipeline() {
     only("[[node\n", &[], "not TOML: unclosed array table, expected `]]`");
     only("a = 1\na = 2\n", &[], "not TOML: duplicate key");
     for bytes in [&b"\xff\xfe\x00"[..], b"[memory]\n\xc3", b"# \xf0\x9f\n"] {
-        let registry = pmd_graph::registry::Registry::builtin();
-        let report =
-            pmd_graph::config::Config::parse("p", bytes, &[], &|_| None, &registry).unwrap_err();
+        let registry = Registry::builtin();
+        let report = Config::parse("p", bytes, &[], &|_| None, &registry).unwrap_err();
         assert_eq!(titles(&report), ["`p` is not UTF-8"]);
     }
     let long = "#".repeat(1 << 20) + "\n";
     only(&long, &[], "`pipeline.toml` is larger than a config can be (1048576 bytes)");
     let deep = format!("a = {}", "[".repeat(100_000));
     assert!(!titles(&refused(&deep, &[])).is_empty());
+}
+
+/// Whatever a file holds, the answer is a report that can be shown.
+#[test]
+fn no_text_makes_it_panic() {
+    let registry = Registry::builtin();
+    let show = |bytes: &[u8]| {
+        let shown = match Config::parse("pipeline.toml", bytes, &[], &|_| None, &registry) {
+            Ok(config) => config.report.to_string(),
+            Err(report) => report.to_string(),
+        };
+        assert!(shown.is_empty() || shown.contains("pipeline.toml:"), "{shown}");
+    };
+    let texts = [
+        QUICKSTART.to_owned(),
+        QUICKSTART.replace('\n', "\r\n"),
+        QUICKSTART.replace("lc", "lü\u{1f980}"),
+    ];
+    for text in texts {
+        let bytes = text.as_bytes();
+        for at in 0..bytes.len() {
+            show(&bytes[..at]);
+            let mut without = bytes.to_vec();
+            without.remove(at);
+            show(&without);
+            let mut changed = bytes.to_vec();
+            changed[at] = b"\"[]=\n{0\\"[at % 8];
+            show(&changed);
+        }
+    }
 }
 
 #[test]

@@ -117,6 +117,27 @@ fn s3_05_bad_variables_are_ignored() {
     );
 }
 
+/// S3-12: what is asked for is what is applied, to the digit.
+#[test]
+fn s3_12_overrides_are_applied_as_they_are() {
+    let sets = ["node.client.timeout=20", "node.client.retry_cnt=5", "node.client.rnr_retry=4"];
+    let retry = client(QUICKSTART, &sets, &[]);
+    assert_eq!(values(&retry), [20, 5, 4, 12]);
+    assert_eq!(
+        retry.to_string(),
+        "timeout 20, retry_cnt 5, rnr_retry 4, min_rnr_timer 12; a silent peer is given up after 25769.8 ms"
+    );
+}
+
+/// S0-15: the pause is a code, not a number; 0 is the longest.
+#[test]
+fn s0_15_rnr_pause() {
+    for (code, micros) in [(0, 655_360), (1, 10), (12, 640), (31, 491_520)] {
+        let set = format!("node.client.min_rnr_timer={code}");
+        assert_eq!(client(QUICKSTART, &[&set], &[]).rnr_pause(), Duration::from_micros(micros));
+    }
+}
+
 /// S3-06: no ACK timeout is allowed, and said.
 #[test]
 fn s3_06_timeout_zero_is_warned_about() {

@@ -1,0 +1,188 @@
+//! Every kind of node, and one that this crate does not know.
+
+use std::sync::Arc;
+
+use pmd_graph::config::Config;
+use pmd_graph::config::schema::{Key, Settings};
+use pmd_graph::config::units::Size;
+use pmd_graph::diagnostic::Report;
+use pmd_graph::plan::Plan;
+use pmd_graph::plan::demand::{Amount, Flow, Region, Rights};
+use pmd_graph::registry::{DeviceSchema, NodeFactory, RegisterError, Registry, Schema};
+
+use crate::made_up::{laptop, taken, titles};
+
+const PING_PONG: &str = r#"
+[device.soft0]
+kind = "soft"
+[[lcore]]
+name = "lc0"
+[[lcore]]
+name = "lc1"
+[[node]]
+name = "pong"
+kind = "pingpong"
+lcore = "lc0"
+device = "soft0"
+[[node]]
+name = "ping"
+kind = "pingpong"
+lcore = "lc1"
+device = "soft0"
+peer = "pong"
+transport = "ud"
+"#;
+
+#[test]
+fn pingpong_of_two_nodes() {
+    let config = taken(PING_PONG, &["node.ping.size=1KiB"]);
+    let plan = Plan::resolve(&config, &laptop()).unwrap();
+    let [pong, ping] = &plan.nodes[..] else { panic!("two nodes") };
+    let (answers, asks) = (pong.queues.unwrap(), ping.queues.unwrap());
+    assert_eq!((answers.qps, answers.depths, answers.cq_depth), (1, asks.depths, 4));
+    assert_eq!(answers.transport, asks.transport);
+    assert_eq!((ping.flow.block, ping.regions[0].bytes, &ping.retry), (0, 4096, &None));
+    assert_eq!(pong.clients, [1]);
+}
+
+#[test]
+fn stages_without_rdma() {
+    let text = r#"
+[[lcore]]
+name = "lc0"
+[[node]]
+name = "source"
+kind = "generator"
+lcore = "lc0"
+block = "8KiB"
+count = 10
+to = "sum"
+[[node]]
+name = "sum"
+kind = "crc32c"
+lcore = "lc0"
+to = "end"
+[[node]]
+name = "end"
+kind = "sink"
+lcore = "lc0"
+"#;
+    let plan = Plan::resolve(&taken(text, &[]), &laptop()).unwrap();
+    assert_eq!(plan.nodes.iter().map(|node| node.flow.block).collect::<Vec<_>>(), [0, 8192, 8192]);
+    assert!(plan.nodes.iter().all(|node| node.queues.is_none() && node.retry.is_none()));
+    assert_eq!(plan.nodes[0].regions[0].bytes, 32 * 8192);
+}
+
+#[test]
+fn every_kind_says_what_it_does() {
+    let registry = Registry::builtin();
+    for factory in registry.nodes() {
+        let schema = factory.schema();
+        assert!(!schema.summary().is_empty(), "{}", schema.kind());
+        for key in schema.keys() {
+            assert!(!key.doc().is_empty(), "{} of {}", key.name(), schema.kind());
+            let twice = schema.keys().iter().filter(|other| other.name() == key.name()).count();
+            assert_eq!(twice, 1, "{} of {}", key.name(), schema.kind());
+        }
+    }
+    let kinds: Vec<&str> = registry.nodes().map(|factory| factory.schema().kind()).collect();
+    let expected =
+        ["file-source", "generator", "crc32c", "sink", "block-client", "block-target", "pingpong"];
+    assert_eq!(kinds, expected);
+    let devices: Vec<(&str, bool)> =
+        registry.devices().map(|schema| (schema.kind(), schema.is_available())).collect();
+    assert_eq!(devices, [("soft", true), ("verbs", false), ("doca", false)]);
+}
+
+/// A kind of some other crate, with keys of its own.
+#[derive(Debug)]
+struct Thinner(Schema);
+
+impl Thinner {
+    fn new() -> Self {
+        let every = Key::count("every", 2..=100, "keeps one block of so many").default(10_u64);
+        Self(Schema::new("thinner", "drops most blocks").takes_input().gives_output().key(every))
+    }
+}
+
+impl NodeFactory for Thinner {
+    fn schema(&self) -> &Schema {
+        &self.0
+    }
+
+    fn emits(&self, _: &Settings) -> Option<u64> {
+        Some(Size::kib(1).get())
+    }
+
+    fn holds(&self, settings: &Settings) -> u64 {
+        settings.count("every")
+    }
+
+    fn regions(&self, settings: &Settings, flow: &Flow) -> Vec<Region> {
+        let amount = Amount::Bytes(settings.count("every") * flow.block);
+        vec![Region { purpose: "kept", amount, rights: Rights::Local }]
+    }
+}
+
+fn thinned(text: &str) -> Result<Config, Report> {
+    let mut registry = Registry::builtin();
+    registry.register(Arc::new(Thinner::new())).expect("the name is free");
+    Config::parse("pipeline.toml", text.as_bytes(), &[], &|_| None, &registry)
+}
+
+const THINNED: &str = r#"
+[[lcore]]
+name = "lc0"
+[[node]]
+name = "source"
+kind = "generator"
+lcore = "lc0"
+to = "thin"
+[[node]]
+name = "thin"
+kind = "thinner"
+lcore = "lc0"
+every = 4
+to = "end"
+[[node]]
+name = "end"
+kind = "sink"
+lcore = "lc0"
+"#;
+
+#[test]
+fn a_kind_of_another_crate() {
+    let plan = Plan::resolve(&thinned(THINNED).unwrap(), &laptop()).unwrap();
+    assert_eq!(plan.nodes[1].settings.count("every"), 4);
+    assert_eq!(plan.nodes[1].regions[0].bytes, 4 * 65_536);
+    assert_eq!(plan.nodes[0].regions[0].bytes, (32 + 4) * 65_536);
+    assert_eq!(plan.nodes[2].flow.block, 1024);
+    let report = thinned(&THINNED.replace("every = 4", "every = 1")).unwrap_err();
+    assert_eq!(titles(&report), ["`every` is out of range"]);
+    let report = thinned(&THINNED.replace("every", "evry")).unwrap_err();
+    assert_eq!(titles(&report), ["node `thin` has no key `evry`"]);
+}
+
+#[test]
+fn names_of_kinds_are_taken_once() {
+    let mut registry = Registry::builtin();
+    registry.register(Arc::new(Thinner::new())).unwrap();
+    let again = registry.register(Arc::new(Thinner::new()));
+    assert_eq!(again, Err(RegisterError { kind: "thinner" }));
+    assert_eq!(
+        registry.register_device(DeviceSchema::new("soft", [])),
+        Err(RegisterError { kind: "soft" })
+    );
+}
+
+/// A device kind that this crate only knows by name becomes available when a program brings it.
+#[test]
+fn a_device_kind_of_another_crate() {
+    let mut registry = Registry::builtin();
+    registry
+        .register_device(DeviceSchema::new("doca", [Key::text("library", "where it is")]))
+        .unwrap();
+    let text = PING_PONG.replace("\"soft\"", "\"doca\"");
+    let config = Config::parse("p", text.as_bytes(), &[], &|_| None, &registry).unwrap();
+    assert_eq!(config.devices[0].kind, "doca");
+}
