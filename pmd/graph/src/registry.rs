@@ -1,7 +1,7 @@
 //! The kinds of node and device that a pipeline can name.
 //!
 //! A kind is data: its keys, the edges it takes, and what it needs of memory and queues. The built-in ones stand in
-//! [`crate::kinds`]; a program adds its own with [`Registry::register`] and gets the same checks and messages.
+//! `kinds`; a program adds its own with [`Registry::register`] and gets the same checks and messages.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! From a TOML file, `--set` and the environment to a [`Config`] in which every name and number has been checked.
 //!
-//! The way of a config: text, tree with spans ([`document`]), `--set` grafted in ([`overrides`]), every table against its
-//! keys ([`decode`]), every name against what is declared ([`links`]). Each step reports all it finds.
+//! The way of a config: text, tree with spans (`document`), `--set` grafted in (`overrides`), every table against its
+//! keys (`decode`), every name against what is declared (`links`). Each step reports all it finds.
 
 pub(crate) mod keys;
 pub mod retry;

@@ -8,7 +8,7 @@ use super::machine::Machine;
 use crate::config::Config;
 use crate::diagnostic::{Diagnostic, Report};
 
-/// A CPU for each lcore, as [`assign`] chooses.
+/// A CPU for each lcore, as [`assign()`] chooses.
 pub(super) fn choose(config: &Config, machine: &Machine, report: &mut Report) -> Vec<LcorePlan> {
     let before = report.errors();
     for lcore in &config.lcores {

@@ -1,6 +1,6 @@
 //! A config against a machine: which CPU, which memory, which queues, and whether they fit.
 //!
-//! [`Plan::resolve`] decides, [`Plan::fit`] compares with what is free, and the two renderings ([`text`], [`json`]) show
+//! [`Plan::resolve`] decides, [`Plan::fit`] compares with what is free, and the two renderings (`to_text`, `to_json`) show
 //! it. Nothing is allocated or opened here.
 
 mod cores;
