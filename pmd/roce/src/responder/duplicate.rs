@@ -16,10 +16,7 @@ pub(super) fn handle(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Resu
             replies.read_again(bth.psn, &reth, qp.attr.path_mtu)
         }
         (Operation::CmpSwap | Operation::FetchAdd, _) => replies.tell_again(bth.psn),
-        _ => {
-            acknowledge_executed(qp);
-            true
-        }
+        _ => acknowledge_executed(qp),
     };
     if !known {
         return Err(DropReason::Duplicate);

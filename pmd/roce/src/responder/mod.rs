@@ -35,8 +35,9 @@ pub(crate) struct Responder {
     /// Messages executed.
     pub(crate) msn: Msn,
     /// Newest packet executed that was not a READ: what duplicates are acknowledged with. A READ's
-    /// own responses acknowledge it, which an ACK must not do in their place.
-    pub(crate) executed: Psn,
+    /// own responses acknowledge it, which an ACK must not do in their place. `None`: nothing was
+    /// executed, so that there are no duplicates, only a peer that counts from elsewhere.
+    pub(crate) executed: Option<Psn>,
     /// The peer was told to go back; packets ahead of `expected` need no other word.
     pub(crate) told_back: bool,
     /// The message in progress.
@@ -56,7 +57,7 @@ impl Responder {
         Self {
             expected: Psn::new(0),
             msn: Msn::new(0),
-            executed: Psn::new(0),
+            executed: None,
             told_back: false,
             message: Message::None,
             ack: None,
@@ -69,8 +70,6 @@ impl Responder {
     /// RTR: the first request carries `rq_psn`.
     pub(crate) const fn begin(&mut self, rq_psn: Psn) {
         self.expected = rq_psn;
-        self.executed = rq_psn.minus(1);
-        self.message = Message::None;
     }
 
     /// Error: nothing more is said, unless the peer itself must learn why.
@@ -160,7 +159,7 @@ fn execute<M: Memory, C: CqSink>(
     let responder = &mut qp.responder;
     if placed.is_ok() {
         responder.expected = responder.expected.plus(1);
-        responder.executed = bth.psn;
+        responder.executed = Some(bth.psn);
     }
     if placed? == inbound::Placed::Whole {
         responder.msn = responder.msn.plus(1);
@@ -179,10 +178,11 @@ fn acknowledge(qp: &mut Qp, dev: &mut Device, psn: Psn) {
     dev.ready.push(qp.slot);
 }
 
-/// Has everything that was executed acknowledged once more.
-fn acknowledge_executed(qp: &mut Qp) {
-    let Responder { executed, msn, .. } = qp.responder;
-    qp.responder.ack = Some(Answer { psn: executed, msn, syndrome: Syndrome::ACK });
+/// Has everything that was executed acknowledged once more; false when nothing was.
+fn acknowledge_executed(qp: &mut Qp) -> bool {
+    let Responder { executed: Some(psn), msn, .. } = qp.responder else { return false };
+    qp.responder.ack = Some(Answer { psn, msn, syndrome: Syndrome::ACK });
+    true
 }
 
 /// Credits of an ACK that leaves now: receives that the peer may count on, where no other queue

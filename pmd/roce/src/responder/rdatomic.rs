@@ -51,7 +51,7 @@ pub(super) fn atomic<M: Memory, C: CqSink>(
     let original = io.mem.atomic_remote(qp.asker(), at, op).map_err(|_| Fault::RemoteAccess)?;
     dev.counters.rx_atomic_requests += 1;
     accept(qp, dev, 1, What::Atomic { original });
-    qp.responder.executed = packet.headers.bth.psn;
+    qp.responder.executed = Some(packet.headers.bth.psn);
     Ok(())
 }
 
