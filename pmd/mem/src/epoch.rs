@@ -41,13 +41,39 @@ impl<W: Store> Busy<W> {
     /// the target's deregistrations wait for it.
     #[inline]
     pub fn enter(&mut self, announce: Announce) -> Entered<'_, W> {
+        self.begin(announce);
+        Entered(self)
+    }
+
+    /// As [`Self::enter`], for batches that do not end in the scope they begin in: [`Self::end`] ends them. Nothing happens
+    /// inside a batch.
+    #[inline]
+    pub fn begin(&mut self, announce: Announce) {
+        if self.is_busy() {
+            return;
+        }
         self.sequence = self.sequence.wrapping_add(1);
         self.word.store(self.sequence, Ordering::Relaxed);
         match announce {
             Announce::Plain => compiler_fence(Ordering::SeqCst),
             Announce::FullFence => fence(Ordering::SeqCst),
         }
-        Entered(self)
+    }
+
+    /// Ends a batch; nothing happens where there is none.
+    #[inline]
+    pub fn end(&mut self) {
+        if self.is_busy() {
+            self.sequence = self.sequence.wrapping_add(1);
+            // Release: the copies are done.
+            self.word.store(self.sequence, Ordering::Release);
+        }
+    }
+
+    /// Whether a batch is on.
+    #[inline]
+    pub const fn is_busy(&self) -> bool {
+        self.sequence % 2 == 1
     }
 }
 
@@ -59,9 +85,7 @@ pub struct Entered<'a, W: Store>(&'a mut Busy<W>);
 impl<W: Store> Drop for Entered<'_, W> {
     #[inline]
     fn drop(&mut self) {
-        self.0.sequence = self.0.sequence.wrapping_add(1);
-        // Release: the copies are done.
-        self.0.word.store(self.0.sequence, Ordering::Release);
+        self.0.end();
     }
 }
 
@@ -209,4 +233,32 @@ fn membarrier(command: libc::c_int) -> io::Result<()> {
     // SAFETY: takes no pointer.
     let code = unsafe { libc::syscall(libc::SYS_membarrier, command, 0) };
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use core::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    /// A batch that begins and ends in different scopes announces itself as one that does not.
+    #[test]
+    fn a_batch_begins_once_and_ends_once() {
+        let line = AtomicU64::new(9);
+        let mut busy = Busy::new(&line);
+        let now = || line.load(Ordering::Relaxed);
+        busy.end();
+        assert_eq!((now(), busy.is_busy()), (0, false));
+        for announce in [Announce::Plain, Announce::FullFence] {
+            let before = now();
+            busy.begin(announce);
+            busy.begin(announce);
+            assert_eq!((now(), busy.is_busy()), (before + 1, true));
+            busy.end();
+            busy.end();
+            assert_eq!((now(), busy.is_busy()), (before + 2, false));
+            drop(busy.enter(announce));
+            assert_eq!(now(), before + 4);
+        }
+    }
 }

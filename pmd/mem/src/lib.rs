@@ -50,7 +50,7 @@ pub use size::Size;
 pub use snapshot::{SnapshotReader, SnapshotWriter};
 pub use stack::IndexStack;
 pub use table::{Access, Key, LookupError, MemoryTable, PeerTable, Place};
-pub use word::{Load, PeerWord, Store, Word};
+pub use word::{Load, PeerWord, PeerWords, Store, Word, Words};
 
 /// Bytes of a base page of this machine: 4 KiB, 16 KiB or 64 KiB.
 pub fn page_size() -> u64 {

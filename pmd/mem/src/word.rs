@@ -127,3 +127,62 @@ impl Load for PeerWord {
         self.0.load(order)
     }
 }
+
+/// Words in a row that this process may write; keeps their segment mapped.
+#[derive(Clone, Debug)]
+pub struct Words(Anchor<[AtomicU64]>);
+
+impl Words {
+    /// `count` words from `offset` (a multiple of 8) of a writable segment.
+    pub fn new(segment: &Arc<Segment>, offset: u64, count: usize) -> Result<Self, AccessError> {
+        if !segment.is_writable() {
+            return Err(AccessError::ReadOnly);
+        }
+        Anchor::many(segment, offset, count).map(Self)
+    }
+
+    /// The word with this index.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[inline]
+    pub fn at(&self, index: usize) -> &AtomicU64 {
+        &self.0[index]
+    }
+}
+
+/// Words in a row that a peer writes, usually mapped read-only; keeps their segment mapped.
+#[derive(Clone, Debug)]
+pub struct PeerWords(Anchor<[AtomicU64]>);
+
+impl PeerWords {
+    /// `count` words from `offset` (a multiple of 8) of a segment.
+    pub fn new(segment: &Arc<Segment>, offset: u64, count: usize) -> Result<Self, AccessError> {
+        Anchor::many(segment, offset, count).map(Self)
+    }
+
+    /// Loads the word with this index.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[inline]
+    pub fn load(&self, index: usize, order: Ordering) -> u64 {
+        self.0[index].load(order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_in_a_row_are_shared_and_bounds_checked() {
+        let segment = Arc::new(Segment::private(4096).unwrap());
+        let (own, peer) =
+            (Words::new(&segment, 64, 4).unwrap(), PeerWords::new(&segment, 72, 3).unwrap());
+        own.at(2).store(7, Ordering::Release);
+        assert_eq!(peer.load(1, Ordering::Acquire), 7);
+        assert!(Words::new(&segment, 4072, 4).is_err());
+        assert!(PeerWords::new(&segment, 4, 1).is_err());
+    }
+}
