@@ -1,0 +1,203 @@
+//! The ring of one direction: how records become visible.
+//!
+//! One writer, one reader, no tail index. The writer fills a batch of records behind what is published and ends it with a zero
+//! word; then it stores the *first* header of the batch, with release order. The reader finds the next header where the last
+//! record ended: zero means that nothing more is published. So a whole batch costs one transfer of the line it begins in, and
+//! what an earlier lap left in the ring is never taken for a header.
+//!
+//! Entries are multiples of eight bytes and never wrap: a PAD entry fills the end of the ring. Positions count bytes since the
+//! ring was made. The reader reports its position once per burst; the writer looks at it when it runs out of room, and to learn
+//! what has been taken.
+//!
+//! All words go through [`Words`], so that loom can model the protocol; payload bytes are copied between a reservation and its
+//! publication by the caller.
+
+use core::sync::atomic::Ordering;
+
+use pmd_mem::{Load, Store};
+
+use super::record::{Entry, Garbage, entry, pad_word};
+
+/// The words of a ring as its reader sees them.
+pub(crate) trait Words {
+    /// The word at byte `at`, a multiple of eight below the capacity.
+    fn load(&self, at: u64, order: Ordering) -> u64;
+}
+
+/// The words of a ring as its writer sees them.
+pub(crate) trait WordsMut {
+    /// Stores the word at byte `at`, a multiple of eight below the capacity.
+    fn store(&self, at: u64, value: u64, order: Ordering);
+}
+
+/// Bytes that must stay free: the zero word that ends a batch.
+const TERMINATOR: u64 = 8;
+
+/// Why no room was reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoRoom {
+    /// The reader has to catch up first.
+    Full,
+    /// The reader's index is nonsense.
+    Broken(Garbage),
+}
+
+/// The writing side.
+#[derive(Debug)]
+pub(crate) struct Writer<M, C> {
+    words: M,
+    consumed: C,
+    capacity: u64,
+    /// Where the next entry goes.
+    head: u64,
+    /// Where the unpublished batch begins, and its first word, which is not in the ring yet.
+    first: Option<(u64, u64)>,
+    /// The reader's index when it was last loaded: what it may not fall behind.
+    seen: u64,
+}
+
+impl<M: WordsMut, C: Load> Writer<M, C> {
+    /// A writer of a zeroed ring of `capacity` bytes, a power of two.
+    pub(crate) fn new(words: M, consumed: C, capacity: u64) -> Self {
+        debug_assert!(capacity.is_power_of_two() && capacity >= 64);
+        Self { words, consumed, capacity, head: 0, first: None, seen: 0 }
+    }
+
+    /// Finds room for an entry of `size` bytes, a multiple of eight and at most half the capacity, and returns where it lies in
+    /// the ring. The caller fills all but the first word, and then [commits](Self::commit) it.
+    pub(crate) fn reserve(&mut self, size: u64) -> Result<u64, NoRoom> {
+        debug_assert!(size.is_multiple_of(8) && size >= 8 && size <= self.capacity / 2);
+        let at = self.head & (self.capacity - 1);
+        let to_end = self.capacity - at;
+        let pad = if size > to_end { to_end } else { 0 };
+        self.make_room(pad + size + TERMINATOR)?;
+        if pad == 0 {
+            return Ok(at);
+        }
+        // At most the capacity, which fits.
+        let skip = u32::try_from(pad - 8).unwrap_or(u32::MAX);
+        self.commit(at, pad_word(skip), pad);
+        Ok(0)
+    }
+
+    fn make_room(&mut self, bytes: u64) -> Result<(), NoRoom> {
+        if self.head + bytes - self.seen <= self.capacity {
+            return Ok(());
+        }
+        self.taken().map_err(NoRoom::Broken)?;
+        if self.head + bytes - self.seen <= self.capacity { Ok(()) } else { Err(NoRoom::Full) }
+    }
+
+    /// Stores a word of the reserved entry, other than its first.
+    #[inline]
+    pub(crate) fn put(&self, at: u64, value: u64) {
+        self.words.store(at, value, Ordering::Relaxed);
+    }
+
+    /// Adds the reserved entry of `size` bytes at `at` to the batch, and returns the position after it.
+    pub(crate) fn commit(&mut self, at: u64, first_word: u64, size: u64) -> u64 {
+        if self.first.is_none() {
+            self.first = Some((at, first_word));
+        } else {
+            // Nobody looks here before the batch is published.
+            self.words.store(at, first_word, Ordering::Relaxed);
+        }
+        self.head += size;
+        self.head
+    }
+
+    /// Makes the batch visible. Returns whether there was one.
+    pub(crate) fn publish(&mut self) -> bool {
+        let Some((at, word)) = self.first.take() else { return false };
+        self.words.store(self.head & (self.capacity - 1), 0, Ordering::Relaxed);
+        self.words.store(at, word, Ordering::Release);
+        true
+    }
+
+    /// Up to where the reader has taken entries, read anew.
+    pub(crate) fn taken(&mut self) -> Result<u64, Garbage> {
+        self.seen = self.peek_taken()?;
+        Ok(self.seen)
+    }
+
+    /// As [`Self::taken`], without remembering it.
+    pub(crate) fn peek_taken(&self) -> Result<u64, Garbage> {
+        let claimed = self.consumed.load(Ordering::Acquire);
+        if claimed < self.seen || claimed > self.head {
+            return Err(Garbage::Consumed { claimed, from: self.seen, to: self.head });
+        }
+        Ok(claimed)
+    }
+}
+
+/// The reading side.
+#[derive(Debug)]
+pub(crate) struct Reader<M, C> {
+    words: M,
+    consumed: C,
+    capacity: u64,
+    tail: u64,
+    reported: u64,
+}
+
+impl<M: Words, C: Store> Reader<M, C> {
+    /// A reader of a ring of `capacity` bytes, a power of two, at its beginning.
+    pub(crate) fn new(words: M, consumed: C, capacity: u64) -> Self {
+        debug_assert!(capacity.is_power_of_two() && capacity >= 64);
+        Self { words, consumed, capacity, tail: 0, reported: 0 }
+    }
+
+    /// The next record: where it lies and its first word. Skips paddings.
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, u64)>, Garbage> {
+        // After a padding comes the start of the ring, where a padding would fill all of it: refuse a second one.
+        for may_pad in [true, false] {
+            let at = self.tail & (self.capacity - 1);
+            let word = self.words.load(at, Ordering::Acquire);
+            match entry(word) {
+                Entry::End => return Ok(None),
+                Entry::Record => return Ok(Some((at, word))),
+                Entry::Pad(skip) => {
+                    let size = u64::from(skip) + 8;
+                    if !may_pad || at + size != self.capacity {
+                        return Err(Garbage::Pad(skip));
+                    }
+                    self.tail += size;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Checks that a record of `size` bytes at `at` is one that the ring can hold.
+    pub(crate) fn check(&self, at: u64, size: u64, largest: u64) -> Result<(), Garbage> {
+        if size > largest || at + size > self.capacity {
+            return Err(Garbage::Size { size, at, ring: self.capacity });
+        }
+        Ok(())
+    }
+
+    /// Takes the record of `size` bytes that [`Self::next`] showed.
+    pub(crate) fn advance(&mut self, size: u64) {
+        self.tail += size;
+    }
+
+    /// Tells the writer what was taken. Returns whether it was anything.
+    pub(crate) fn report(&mut self) -> bool {
+        let news = self.tail != self.reported;
+        if news {
+            self.consumed.store(self.tail, Ordering::Release);
+            self.reported = self.tail;
+        }
+        news
+    }
+
+    /// Loads a word of the shown record, other than its first.
+    #[inline]
+    pub(crate) fn word(&self, at: u64) -> u64 {
+        self.words.load(at, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;
