@@ -1,0 +1,188 @@
+//! A link: one lcore of a peer, as one lcore of this device sees it.
+//!
+//! Each side of a link owns one segment, which the other maps read-only: in its first line the position up to which it has taken
+//! the other's records, then the ring toward the other.
+
+use std::sync::Arc;
+
+use pmd_mem::{AccessError, PeerTable, PeerWord, PeerWords, Segment, Word, Words};
+
+use super::limits::{RECORD_DIVISOR, RING_BYTES_MAX, RING_BYTES_MIN};
+use super::page::PeerPage;
+use super::payload::Inbound;
+use super::reach::{Own, Reach};
+use super::ring;
+use super::{Garbage, Nonce, Refusal};
+
+/// Where the ring begins in a segment.
+pub(crate) const RING_AT: u64 = 128;
+const CONSUMED_AT: u64 = 0;
+
+/// Who is at the other end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// Process id as this process sees it; 0 when it is not visible from here.
+    pub pid: u32,
+    /// The device prefix, top bits of its QPNs.
+    pub prefix: u8,
+    /// The lcore of that device.
+    pub lcore: u8,
+    /// The device's nonce.
+    pub nonce: Nonce,
+}
+
+/// Why a link is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LinkFault {
+    /// Its process ended without a word.
+    #[error("the peer process died")]
+    Dead,
+    /// It closed its device.
+    #[error("the peer closed its device")]
+    Closed,
+    /// It gave this side up.
+    #[error("the peer gave this process up: {0}")]
+    GivenUp(Refusal),
+    /// It wrote nonsense into its ring.
+    #[error("the peer is broken: {0}")]
+    Garbage(Garbage),
+    /// It broke the protocol of the control socket.
+    #[error("the peer broke the control protocol: {0}")]
+    Protocol(Refusal),
+    /// It was still copying long after the memory was deregistered.
+    #[error("the peer did not leave deregistered memory in time")]
+    Stuck,
+    /// It does not read its control socket.
+    #[error("the peer does not read its control socket")]
+    Deaf,
+    /// This device is closing.
+    #[error("this device closed")]
+    Shutdown,
+}
+
+/// The sending half.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    pub(crate) writer: ring::Writer<Words, PeerWord>,
+    /// The segment this side owns.
+    pub(crate) segment: Arc<Segment>,
+    /// Largest record in bytes.
+    pub(crate) largest: u64,
+    pub(crate) reach: Arc<Reach>,
+    pub(crate) page: PeerPage,
+    /// Whether the lcore knows that there may be something to publish.
+    pub(crate) is_queued: bool,
+}
+
+/// A link with both halves; the receiving one is lent out while records are taken, so that they can be answered.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) peer: PeerInfo,
+    /// Names the peer's device toward the control thread; 0 for lcores of this device.
+    pub(crate) key: u64,
+    pub(crate) out: Outbound,
+    pub(crate) inbound: Option<Box<Inbound>>,
+}
+
+/// The ring's bytes in a segment of so many.
+pub(crate) fn ring_bytes(segment_bytes: u64) -> Option<u64> {
+    let capacity = 1 << segment_bytes.checked_sub(RING_AT)?.checked_ilog2()?;
+    (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&capacity).then_some(capacity)
+}
+
+/// The parts of a link that both ways of making one have to find.
+pub(crate) struct Parts<'a> {
+    pub(crate) peer: PeerInfo,
+    pub(crate) key: u64,
+    /// The segment this side writes.
+    pub(crate) mine: &'a Arc<Segment>,
+    /// The segment the peer writes.
+    pub(crate) theirs: &'a Arc<Segment>,
+    /// The peer lcore's page.
+    pub(crate) page: &'a Arc<Segment>,
+    pub(crate) table: PeerTable,
+    pub(crate) regions: Vec<Option<Arc<Segment>>>,
+    pub(crate) own: Arc<Own>,
+}
+
+impl Link {
+    /// Joins two segments whose sizes [`ring_bytes`] accepts.
+    pub(crate) fn new(parts: Parts<'_>) -> Result<Self, AccessError> {
+        let Parts { peer, key, mine, theirs, page, table, regions, own } = parts;
+        let size = |segment: &Segment| {
+            let outside = AccessError::OutOfBounds {
+                offset: RING_AT,
+                len: RING_BYTES_MIN,
+                size: segment.len(),
+            };
+            ring_bytes(segment.len()).ok_or(outside)
+        };
+        let words = |bytes: u64| usize::try_from(bytes / 8).unwrap_or(usize::MAX);
+        let (out_bytes, in_bytes) = (size(mine)?, size(theirs)?);
+        let reach = Arc::new(Reach { table, regions });
+        let out = Outbound {
+            writer: ring::Writer::new(
+                Words::new(mine, RING_AT, words(out_bytes))?,
+                PeerWord::new(theirs, CONSUMED_AT)?,
+                out_bytes,
+            ),
+            segment: Arc::clone(mine),
+            largest: out_bytes / RECORD_DIVISOR,
+            reach: Arc::clone(&reach),
+            page: PeerPage::new(page)?,
+            is_queued: false,
+        };
+        let inbound = Inbound {
+            reader: ring::Reader::new(
+                PeerWords::new(theirs, RING_AT, words(in_bytes))?,
+                Word::new(mine, CONSUMED_AT)?,
+                in_bytes,
+            ),
+            segment: Arc::clone(theirs),
+            largest: in_bytes / RECORD_DIVISOR,
+            reach,
+            own,
+        };
+        Ok(Self { peer, key, out, inbound: Some(Box::new(inbound)) })
+    }
+
+    /// Changes what is known of the peer's regions.
+    pub(crate) fn change_reach(&mut self, change: impl FnOnce(&mut Vec<Option<Arc<Segment>>>)) {
+        change(&mut Arc::make_mut(&mut self.out.reach).regions);
+        if let Some(inbound) = &mut self.inbound {
+            inbound.reach = Arc::clone(&self.out.reach);
+        }
+    }
+
+    /// Changes what is known of this device's regions.
+    pub(crate) fn change_own(&mut self, own: &Arc<Own>) {
+        if let Some(inbound) = &mut self.inbound {
+            inbound.own = Arc::clone(own);
+        }
+        if self.key == 0 {
+            let regions =
+                own.regions.iter().map(|r| r.as_ref().map(|r| Arc::clone(&r.segment))).collect();
+            self.change_reach(|reach| *reach = regions);
+        }
+    }
+}
+
+impl ring::Words for PeerWords {
+    #[inline]
+    fn load(&self, at: u64, order: core::sync::atomic::Ordering) -> u64 {
+        Self::load(self, index(at), order)
+    }
+}
+
+impl ring::WordsMut for Words {
+    #[inline]
+    fn store(&self, at: u64, value: u64, order: core::sync::atomic::Ordering) {
+        self.at(index(at)).store(value, order);
+    }
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "below the capacity of a ring")]
+const fn index(at: u64) -> usize {
+    at as usize / 8
+}

@@ -1,0 +1,469 @@
+//! The links of one lcore: what an engine's local path runs on.
+
+use core::cell::Cell;
+use core::fmt;
+use core::sync::atomic::{Ordering, fence};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pmd_mem::Segment;
+
+use super::Garbage;
+use super::limits::{DATAGRAM_MAX, INLINE_MAX, LCORES_MAX, LINKS_MAX, RX_BURST, SGES_MAX};
+use super::link::{Link, LinkFault, Outbound, PeerInfo, RING_AT};
+use super::mailbox::{Event, slot_of};
+use super::page::{Page, ShownQp};
+use super::payload::{Inbound, Payload};
+use super::port::{Command, Shared};
+use super::reach::{MemoryFault, Own, Sge, put};
+use super::record::{Body, Header, Kind, Piece, Record};
+use super::ring::NoRoom;
+
+/// What an initiator finds when it looks for its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The queue pair exists.
+    Qp(ShownQp),
+    /// No such queue pair now.
+    Absent,
+    /// The link is down.
+    Gone,
+}
+
+/// The bytes of an outgoing record or WRITE.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// Registered memory, at most [`SGES_MAX`] elements.
+    Sges(&'a [Sge]),
+    /// Bytes that were copied at post.
+    Inline(&'a [u8]),
+}
+
+/// Outcome of [`Links::push`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Push {
+    /// Written; the peer has taken it once [`Links::consumed`] reaches this position.
+    At(u64),
+    /// No room: try again at the next poll.
+    Full,
+    /// The source is not registered for this use; or it is neither exported nor small enough for the ring.
+    LocalFault,
+    /// The link is down.
+    Gone,
+}
+
+/// A link that ended, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Down {
+    /// The link: its number names nothing any more.
+    pub link: u32,
+    /// Who was there.
+    pub peer: PeerInfo,
+    /// Why it ended.
+    pub fault: LinkFault,
+}
+
+/// All links of one lcore, which owns this value: it can move to another thread, but not be shared.
+///
+/// Once per turn of the loop: [`turn`](Self::turn), [`next_down`](Self::next_down) until empty, [`rx`](Self::rx) for each of
+/// [`active`](Self::active), then operations, then [`publish`](Self::publish). Whoever calls an operation outside the loop ends
+/// with `publish` too: it is what lets other sides deregister memory.
+pub struct Links {
+    pub(super) shared: Arc<Shared>,
+    pub(super) lcore: u8,
+    pub(super) page: Page,
+    pub(super) own: Arc<Own>,
+    pub(super) busy: super::fence::Busy,
+    pub(super) slots: Vec<Option<(u32, Box<Link>)>>,
+    active: Vec<u32>,
+    dirty: Vec<u32>,
+    downs: VecDeque<Down>,
+    /// A link whose peer was caught lying where nothing could be changed.
+    suspect: Cell<Option<(u32, Garbage)>>,
+}
+
+impl Links {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        lcore: u8,
+        page: Page,
+        own: Own,
+        busy: super::fence::Busy,
+    ) -> Self {
+        Self {
+            shared,
+            lcore,
+            page,
+            own: Arc::new(own),
+            busy,
+            slots: Vec::new(),
+            active: Vec::with_capacity(LCORES_MAX),
+            dirty: Vec::with_capacity(LCORES_MAX),
+            downs: VecDeque::new(),
+            suspect: Cell::new(None),
+        }
+    }
+
+    // Once per turn ---------------------------------------------------------------------------
+
+    /// Takes in what has changed: new links, regions that came or went, peers that died. One load when nothing has. Memory of
+    /// dead peers is unmapped here.
+    pub fn turn(&mut self) -> usize {
+        if let Some((id, garbage)) = self.suspect.take() {
+            self.fail(id, LinkFault::Garbage(garbage));
+        }
+        let Some(events) = self.shared.mailbox(self.lcore).take() else { return 0 };
+        let count = events.len();
+        for event in events {
+            self.take_in(event);
+        }
+        count
+    }
+
+    fn take_in(&mut self, event: Event) {
+        match event {
+            Event::Linked { id, mut link } => {
+                link.change_own(&self.own);
+                self.busy.serve(link.out.reach.table.needs_full_fence());
+                let slot = slot_of(id);
+                if slot >= self.slots.len() {
+                    self.slots.resize_with((slot + 1).min(LINKS_MAX), || None);
+                }
+                self.slots[slot] = Some((id, link));
+                self.active.push(id);
+                // Every link may become dirty in one turn, and then nothing shall allocate.
+                self.dirty.reserve(self.active.len());
+            }
+            Event::Own { id, region } => {
+                put(&mut Arc::make_mut(&mut self.own).regions, id, region);
+                for (_, link) in self.slots.iter_mut().flatten() {
+                    link.change_own(&self.own);
+                }
+            }
+            Event::Mapped { key, id, segment } => {
+                for (_, link) in self.slots.iter_mut().flatten().filter(|(_, link)| link.key == key)
+                {
+                    link.change_reach(|regions| put(regions, id, segment.clone()));
+                }
+            }
+            Event::Gone { key, fault } => {
+                let gone: Vec<u32> = self
+                    .slots
+                    .iter()
+                    .flatten()
+                    .filter(|(_, link)| link.key == key)
+                    .map(|(id, _)| *id)
+                    .collect();
+                for id in gone {
+                    self.remove(id, fault);
+                }
+            }
+        }
+    }
+
+    /// The next link that ended since the last call.
+    pub fn next_down(&mut self) -> Option<Down> {
+        self.downs.pop_front()
+    }
+
+    /// The links there are.
+    pub fn active(&self) -> &[u32] {
+        &self.active
+    }
+
+    /// Who is at the other end of a link.
+    pub fn peer(&self, link: u32) -> Option<&PeerInfo> {
+        self.link(link).map(|link| &link.peer)
+    }
+
+    /// Hands the records of a burst, at most [`RX_BURST`], to `take`, which also gets these links to answer with. A record it
+    /// returns false for stays and comes again. Returns how many were taken.
+    ///
+    /// A peer that wrote nonsense loses its link, by name.
+    pub fn rx(
+        &mut self,
+        link: u32,
+        mut take: impl FnMut(&mut Self, &Record, &mut Payload<'_>) -> bool,
+    ) -> usize {
+        let Some(mut inbound) = self.link_mut(link).and_then(|link| link.inbound.take()) else {
+            return 0;
+        };
+        let was_inside = self.busy.is_inside();
+        let (taken, garbage) = self.burst(&mut inbound, &mut take);
+        // Once per burst, after the last copy out of the ring.
+        inbound.reader.report();
+        if !was_inside {
+            self.busy.exit();
+        }
+        if let Some(link) = self.link_mut(link) {
+            link.inbound = Some(inbound);
+        }
+        if let Some(garbage) = garbage {
+            self.fail(link, LinkFault::Garbage(garbage));
+        }
+        taken
+    }
+
+    fn burst(
+        &mut self,
+        inbound: &mut Inbound,
+        take: &mut impl FnMut(&mut Self, &Record, &mut Payload<'_>) -> bool,
+    ) -> (usize, Option<Garbage>) {
+        for taken in 0..RX_BURST {
+            let lying = match inbound.next() {
+                Ok(Some(lying)) => lying,
+                Ok(None) => return (taken, None),
+                Err(garbage) => return (taken, Some(garbage)),
+            };
+            self.busy.enter();
+            if !take(self, &lying.record, &mut inbound.payload(&lying)) {
+                return (taken, None);
+            }
+            inbound.reader.advance(lying.size);
+        }
+        (RX_BURST, None)
+    }
+
+    /// Makes everything pushed so far visible, batch by batch, and ends the critical section of this turn's operations.
+    pub fn publish(&mut self) {
+        while let Some(id) = self.dirty.pop() {
+            if let Some(link) = self.link_mut(id) {
+                link.out.writer.publish();
+                link.out.is_queued = false;
+            }
+        }
+        self.busy.exit();
+        if let Some((id, garbage)) = self.suspect.take() {
+            self.fail(id, LinkFault::Garbage(garbage));
+        }
+    }
+
+    /// Store-load fence: before completions of WRITEs are reported, and before a READ that follows a WRITE.
+    pub fn fence(&mut self) {
+        fence(Ordering::SeqCst);
+    }
+
+    // What queue pairs show -------------------------------------------------------------------
+
+    /// Shows one of this lcore's queue pairs to all peers; `None` when it is gone. False: the number is beyond the page.
+    pub fn show(&mut self, qpn: u32, qp: Option<&ShownQp>) -> bool {
+        self.page.show(qpn, qp)
+    }
+
+    /// Looks at the target's published page.
+    pub fn target(&self, link: u32, qpn: u32) -> Target {
+        match self.link(link) {
+            Some(link) => link.out.page.look(qpn).map_or(Target::Absent, Target::Qp),
+            None => Target::Gone,
+        }
+    }
+
+    // Records ---------------------------------------------------------------------------------
+
+    /// Appends a record to the ring toward the peer; visible after [`publish`](Self::publish).
+    ///
+    /// Small payloads, datagrams, and bytes given inline travel in the ring; for others the peer is told where they lie, and they
+    /// must stay until it has taken the record.
+    pub fn push(&mut self, link: u32, pd: u32, record: &Record, payload: Source<'_>) -> Push {
+        // Datagrams complete at once: their bytes must not be needed later.
+        let is_datagram = record.len > INLINE_MAX
+            && record.len <= DATAGRAM_MAX
+            && self.page.own(record.src).is_some_and(|qp| qp.peer == 0);
+        let Some((id, link)) = self
+            .slots
+            .get_mut(slot_of(link))
+            .and_then(Option::as_mut)
+            .filter(|(id, _)| *id == link)
+        else {
+            return Push::Gone;
+        };
+        let (out, is_local) = (&mut link.out, link.key == 0);
+        let pushed =
+            match Outgoing::new(&self.own, pd, record, payload, is_datagram, is_local, out.largest)
+            {
+                Ok(outgoing) => outgoing.append(out),
+                Err(_) => return Push::LocalFault,
+            };
+        match pushed {
+            Ok(position) => {
+                if !core::mem::replace(&mut out.is_queued, true) {
+                    self.dirty.push(*id);
+                }
+                Push::At(position)
+            }
+            Err(NoRoom::Full) => Push::Full,
+            Err(NoRoom::Broken(garbage)) => {
+                let id = *id;
+                self.fail(id, LinkFault::Garbage(garbage));
+                Push::Gone
+            }
+        }
+    }
+
+    /// Up to which ring position the peer has taken records; 0 when the link is down.
+    pub fn consumed(&self, link: u32) -> u64 {
+        match self.link(link).map(|link| link.out.writer.peek_taken()) {
+            Some(Ok(position)) => position,
+            Some(Err(garbage)) => {
+                self.suspect.set(Some((link, garbage)));
+                0
+            }
+            None => 0,
+        }
+    }
+
+    // Inside ----------------------------------------------------------------------------------
+
+    pub(super) fn link(&self, id: u32) -> Option<&Link> {
+        self.slots
+            .get(slot_of(id))?
+            .as_ref()
+            .filter(|(there, _)| *there == id)
+            .map(|(_, link)| &**link)
+    }
+
+    pub(super) fn link_mut(&mut self, id: u32) -> Option<&mut Link> {
+        self.slots
+            .get_mut(slot_of(id))?
+            .as_mut()
+            .filter(|(there, _)| *there == id)
+            .map(|(_, link)| &mut **link)
+    }
+
+    /// Ends a link whose peer misbehaved, and lets the control thread end the others with it.
+    pub(super) fn fail(&mut self, id: u32, fault: LinkFault) {
+        if let Some(key) = self.link(id).map(|link| link.key) {
+            if key != 0 {
+                self.shared.command(Command::Condemn { key, fault });
+            }
+            self.remove(id, fault);
+        }
+    }
+
+    fn remove(&mut self, id: u32, fault: LinkFault) {
+        let Some((_, link)) = self.slots.get_mut(slot_of(id)).and_then(Option::take) else {
+            return;
+        };
+        self.downs.push_back(Down { link: id, peer: link.peer, fault });
+        self.active.retain(|active| *active != id);
+        self.dirty.retain(|dirty| *dirty != id);
+        self.shared.mailbox(self.lcore).release(id);
+        // The last holder of each mapping unmaps it.
+        drop(link);
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.busy.exit();
+        self.shared.mailbox(self.lcore).close();
+    }
+}
+
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Links")
+            .field("lcore", &self.lcore)
+            .field("active", &self.active)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A record on its way into the ring, all of its keys checked.
+struct Outgoing<'a> {
+    header: Header,
+    bytes: OutBytes<'a>,
+}
+
+enum OutBytes<'a> {
+    None,
+    Slice(&'a [u8]),
+    Copy(Parts<'a>),
+    Pull(arrayvec::ArrayVec<Piece, SGES_MAX>),
+}
+
+/// Pieces of this side's memory: segment, offset, length.
+pub(super) type Parts<'a> = arrayvec::ArrayVec<(&'a Segment, u64, u64), SGES_MAX>;
+
+impl<'a> Outgoing<'a> {
+    fn new(
+        own: &'a Own,
+        pd: u32,
+        record: &Record,
+        payload: Source<'a>,
+        is_datagram: bool,
+        is_local: bool,
+        largest: u64,
+    ) -> Result<Self, MemoryFault> {
+        let has_bytes =
+            record.len > 0 && matches!(record.kind, Kind::Send | Kind::SendInvalidate(_));
+        let (body, bytes) = match payload {
+            _ if !has_bytes => (Body::None, OutBytes::None),
+            Source::Inline(bytes) if bytes.len() as u64 == u64::from(record.len) => {
+                (Body::Inline, OutBytes::Slice(bytes))
+            }
+            Source::Inline(_) => return Err(MemoryFault::Local),
+            Source::Sges(sges) => {
+                let (mut parts, mut pieces) = (Parts::new(), arrayvec::ArrayVec::new());
+                let (mut total, mut can_pull) = (0_u64, true);
+                for sge in sges {
+                    let len = u64::from(sge.len);
+                    let Some((region, offset)) = own.local(pd, sge, len, false)? else { continue };
+                    parts
+                        .try_push((&*region.segment, offset, len))
+                        .map_err(|_| MemoryFault::Local)?;
+                    // As many as parts, which fitted.
+                    pieces.push(Piece { lkey: sge.lkey, pd, addr: sge.addr, len: sge.len });
+                    total += len;
+                    can_pull &= is_local || region.exported;
+                }
+                if total != u64::from(record.len) {
+                    return Err(MemoryFault::Local);
+                }
+                let in_ring = record.len <= INLINE_MAX || is_datagram || !can_pull;
+                match u8::try_from(pieces.len()) {
+                    Ok(count) if !in_ring => (Body::Pull(count), OutBytes::Pull(pieces)),
+                    _ => (Body::Inline, OutBytes::Copy(parts)),
+                }
+            }
+        };
+        let header = Header { record: *record, body };
+        if header.size() > largest {
+            return Err(MemoryFault::Local);
+        }
+        Ok(Self { header, bytes })
+    }
+
+    fn append(self, out: &mut Outbound) -> Result<u64, NoRoom> {
+        let size = self.header.size();
+        let at = out.writer.reserve(size)?;
+        let words = self.header.encode();
+        let header_bytes = self.header.record.header_bytes();
+        let mut body_at = at + header_bytes;
+        for (at, word) in (at..body_at).step_by(8).zip(words).skip(1) {
+            out.writer.put(at, word);
+        }
+        let broken = |_| NoRoom::Full;
+        match self.bytes {
+            OutBytes::None => {}
+            OutBytes::Slice(bytes) => {
+                out.segment.write_at(RING_AT + body_at, bytes).map_err(broken)?;
+            }
+            OutBytes::Copy(parts) => {
+                for (segment, offset, len) in parts {
+                    segment
+                        .copy_to(offset, &out.segment, RING_AT + body_at, len)
+                        .map_err(broken)?;
+                    body_at += len;
+                }
+            }
+            OutBytes::Pull(pieces) => {
+                for word in pieces.iter().flat_map(Piece::encode) {
+                    out.writer.put(body_at, word);
+                    body_at += 8;
+                }
+            }
+        }
+        Ok(out.writer.commit(at, words[0], size))
+    }
+}
