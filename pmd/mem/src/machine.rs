@@ -135,6 +135,15 @@ impl Machine {
     }
 }
 
+/// Bytes that this process could have now: no more than the machine has available, nor than its cgroup allows. None where
+/// `/proc` is hidden.
+pub(crate) fn available() -> Option<u64> {
+    let tree = Tree { root: Path::new("/") };
+    let machine = kib_field(&tree.text("proc/meminfo")?, "MemAvailable:")?;
+    let group = tree.cgroup_limit("memory", &MEMORY).map_or(u64::MAX, |group| group.left());
+    Some(machine.min(group))
+}
+
 const KIB_1G: u64 = 1 << 20;
 const KIB_2M: u64 = 2 << 10;
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::ladder::{self, reserve_command};
 use crate::segment::{AccessError, Segment};
-use crate::{Hugepages, Numa, Placement, Rung, Size, numa};
+use crate::{Hugepages, Numa, Placement, Rung, Size, machine, numa};
 
 /// Who writes a region, which decides how it is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +74,12 @@ pub enum RegionError {
         /// The command that reserves them.
         fix: String,
     },
-    /// More than the machine has: asking the kernel for it would wake its OOM killer.
+    /// More than the machine has, or its cgroup allows: asking the kernel for it would wake its OOM killer.
     #[error("{} asked for, {} available; lower memory.size or free memory", Size(*len), Size(*available))]
     Memory {
         /// Bytes asked for.
         len: u64,
-        /// MemAvailable of `/proc/meminfo`.
+        /// MemAvailable of `/proc/meminfo`, or what the cgroup has left.
         available: u64,
     },
     /// `numa = "strict"`, and the nodes cannot be had.
@@ -157,7 +157,7 @@ impl Region {
             }
         };
         if !rung.is_reserved()
-            && let Some(available) = available_memory()
+            && let Some(available) = machine::available()
             && available < len
         {
             return Err(Failure::Fatal(RegionError::Memory { len: spec.len, available }));
@@ -272,11 +272,4 @@ fn populate(map: &MmapRaw, file: &File, len: u64) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::Interrupted => populate(map, file, len),
         done => done,
     }
-}
-
-/// MemAvailable in bytes; None where `/proc` is hidden.
-fn available_memory() -> Option<u64> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -6,13 +6,16 @@ mod child;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use child::Child;
 use pmd_mem::table::{DeregisterError, RegisterError, Registration, WindowType};
 use pmd_mem::{
-    Access, Announce, Busy, Fence, Hugepages, Key, LookupError, MapAccess, Mapping, MemoryTable,
-    Numa, PeerTable, PeerWord, Region, RegionSpec, RevokeError, Seal, Segment, Word,
+    Access, Announce, Busy, Fence, Hugepages, Key, LookupError, MapAccess, Mapping, Memlock,
+    MemoryTable, Numa, PeerTable, PeerWord, Region, RegionSpec, RevokeError, Seal, Segment, Word,
+    memlock_limit, os_entropy,
 };
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 fn table() -> MemoryTable {
     let segment = Arc::new(Segment::private(MemoryTable::bytes(16)).unwrap());
@@ -113,6 +116,15 @@ fn announcements_follow_the_weaker_side() {
     assert_eq!(ours.announce(false) == Announce::Plain, !ours.needs_full_fence());
 }
 
+/// Waits for the other side, which is dead if this takes long.
+fn until(done: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < Duration::from_secs(20), "the other side is stuck");
+        std::thread::yield_now();
+    }
+}
+
 /// An initiator on another thread writes whenever it sees the key valid; after the fence the owner's bytes stay as they are.
 fn no_access_after_the_fence(fence: Fence, rounds: u64) {
     let table = table();
@@ -144,9 +156,7 @@ fn no_access_after_the_fence(fence: Fence, rounds: u64) {
             let registered = table.register(&registration()).unwrap();
             let before = writes.load(Ordering::Relaxed);
             key.store(registered.0, Ordering::Relaxed);
-            while writes.load(Ordering::Relaxed) == before {
-                std::thread::yield_now();
-            }
+            until(|| writes.load(Ordering::Relaxed) != before);
             fence.revoke_and_wait(&table, registered, &[&line], |_| true, || false).unwrap();
             memory.write_at(8, &round.to_ne_bytes()).unwrap();
             for _ in 0..50 {
@@ -181,7 +191,7 @@ fn a_peer_process_is_fenced_and_its_death_ends_the_wait() {
         Region::create(&spec).unwrap()
     };
     let (table_region, data) = (make("table", Seal::OwnerWritten), make("data", Seal::Data));
-    let table = MemoryTable::new(table_region.segment(), 16, None, pmd_mem::os_entropy).unwrap();
+    let table = MemoryTable::new(table_region.segment(), 16, None, os_entropy).unwrap();
     let key = table.register(&registration()).unwrap();
     // Stands for the handshake: the child makes its line, tells where it is, and goes on until it is killed.
     let lines = make("lines", Seal::Data);
@@ -192,9 +202,7 @@ fn a_peer_process_is_fenced_and_its_death_ends_the_wait() {
     }
     let mut child = Child::run(|| initiate(&table_region, &data, &lines, key));
     let written = data.atomic_u64(0).unwrap();
-    while written.load(Ordering::Acquire) == 0 {
-        std::thread::yield_now();
-    }
+    until(|| written.load(Ordering::Acquire) != 0);
     fence.revoke_and_wait(&table, key, std::slice::from_ref(&line), |_| true, || false).unwrap();
     written.store(7, Ordering::SeqCst);
     for _ in 0..1000 {
@@ -202,11 +210,8 @@ fn a_peer_process_is_fenced_and_its_death_ends_the_wait() {
     }
     // Now it enters a batch that it never leaves.
     lines.atomic_u64(128).unwrap().store(1, Ordering::Release);
-    while lines.atomic_u64(0).unwrap().load(Ordering::Acquire).is_multiple_of(2)
-        || written.load(Ordering::Acquire) != 8
-    {
-        std::thread::yield_now();
-    }
+    let stuck = lines.atomic_u64(0).unwrap();
+    until(|| stuck.load(Ordering::Acquire) % 2 == 1 && written.load(Ordering::Acquire) == 8);
     let key = table.register(&registration()).unwrap();
     let mut polls = 0;
     let alive = |_| {
@@ -239,7 +244,7 @@ fn initiate(table: &Region, data: &Region, lines: &Region, key: Key) -> bool {
     let _stuck = busy.enter(announce);
     data.write_at(0, &8_u64.to_ne_bytes()).unwrap();
     loop {
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(1));
     }
 }
 
@@ -255,4 +260,28 @@ fn a_forked_child_cannot_change_its_parents_table() {
     });
     assert!(child.succeeded());
     assert!(table.check_local(key, 1, 0, 8, true).is_ok());
+}
+
+/// P10: the limit of this process itself, lowered in a child so that no other test meets it.
+#[test]
+fn p10_a_child_with_a_low_limit_cannot_register_more_in_strict_mode() {
+    const MIB: u64 = 1 << 20;
+    let child = Child::run(|| {
+        let low = Rlimit { current: Some(8 * MIB), maximum: Some(8 * MIB) };
+        setrlimit(Resource::Memlock, low).unwrap();
+        let register = |memlock: Memlock| {
+            let segment = Arc::new(Segment::private(MemoryTable::bytes(4)).unwrap());
+            let table =
+                MemoryTable::new(&segment, 4, memlock.bound(memlock_limit()), os_entropy).unwrap();
+            table.register(&Registration {
+                region_len: 64 * MIB,
+                length: 64 * MIB,
+                ..registration()
+            })
+        };
+        let refused = register(Memlock::Strict).map_err(|e| e.to_string());
+        refused.is_err_and(|text| text.starts_with("locked memory limit 8 MiB < 64 MiB requested"))
+            && register(Memlock::Check).is_ok()
+    });
+    assert!(child.succeeded());
 }

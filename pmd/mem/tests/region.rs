@@ -240,7 +240,7 @@ fn p08_hugepages_are_taken_given_back_and_fallen_from() {
             Mapping::import(table.fd(), MapAccess::ReadWrite, table.len()),
             Err(ImportError::ReadOnly)
         ));
-        Mapping::import(table.fd(), MapAccess::Read, table.len()).unwrap();
+        Mapping::import(table.read_only_fd().unwrap(), MapAccess::Read, table.len()).unwrap();
         drop((region, table));
         assert_eq!(free_2m(), free - 2, "the peer's mapping keeps the pages");
         drop(peer);
@@ -288,6 +288,8 @@ fn p08_nothing_is_left_after_kill_9() {
 fn use_after_fork_is_an_error_and_the_parent_is_unharmed() {
     let region = region(8192, Seal::Data);
     region.write_at(0, b"parent").unwrap();
+    let maps = || fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(maps().contains(&format!("{:x}-", region.address())));
     assert!(
         Child::run(|| {
             let mut bytes = [0; 6];
