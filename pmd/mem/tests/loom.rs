@@ -205,3 +205,31 @@ fn loom_an_index_has_one_holder() {
         assert_eq!(all, [0, 1, 2]);
     });
 }
+
+/// One thread pops twice while another pops two and puts the first back: the top is the same again, what lies below is not.
+#[test]
+fn loom_a_head_that_came_back_is_not_mistaken() {
+    model(|| {
+        let stack = Arc::new(IndexStack::full(3));
+        let pop = |stack: &IndexStack| {
+            let mut one = [0];
+            (stack.pop(&mut one) == 1).then_some(one[0])
+        };
+        let other = {
+            let stack = stack.clone();
+            thread::spawn(move || {
+                let (first, second) = (pop(&stack), pop(&stack));
+                if let Some(first) = first {
+                    stack.push(&[first]);
+                }
+                second
+            })
+        };
+        let mut held: Vec<u32> = [pop(&stack), pop(&stack)].into_iter().flatten().collect();
+        held.extend(other.join().unwrap());
+        let count = held.len();
+        held.sort_unstable();
+        held.dedup();
+        assert_eq!(held.len(), count, "an index has two holders");
+    });
+}

@@ -47,6 +47,14 @@ fn a_region_is_rounded_up_zeroed_sealed_and_close_on_exec() {
     assert_eq!(file.set_len(1 << 30).unwrap_err().raw_os_error(), Some(libc::EPERM));
 }
 
+/// Every page is there before the first touch.
+#[test]
+fn p08_a_region_is_populated() {
+    let region = region(MIB, Seal::Data);
+    let stat = rustix::fs::fstat(region.fd()).unwrap();
+    assert_eq!(stat.st_blocks * 512, 1 << 20);
+}
+
 #[test]
 fn two_mappings_of_one_memfd_share_bytes() {
     let region = region(64 << 10, Seal::Data);
@@ -298,6 +306,7 @@ fn use_after_fork_is_an_error_and_the_parent_is_unharmed() {
                 && region.atomic_u64(0).err() == Some(AccessError::Forked)
                 && region.check_process() == Err(AccessError::Forked)
                 && region.read_only_fd().is_err_and(|e| e.to_string().contains("fork"))
+                && !maps().contains(&format!("{:x}-", region.address()))
         })
         .succeeded()
     );

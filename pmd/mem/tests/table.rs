@@ -149,16 +149,24 @@ fn revoked_keys_stay_dead() {
     );
     assert_eq!(table.deregister(first).unwrap_err(), DeregisterError::UnknownKey);
     table.reclaim(retired);
-    for _ in 0..1000 {
-        let key = table.register(&registration(ALL)).unwrap();
-        assert_ne!(key.index(), first.index());
-        let retired = table.deregister(key).unwrap();
-        let again = table.register(&registration(ALL)).unwrap();
-        assert_ne!(again.index(), key.index());
-        table.reclaim(retired);
-        table.reclaim(table.deregister(again).unwrap());
-        if again.index() & 1 == first.index() & 1 {
-            break;
+    let again = table.register(&registration(ALL)).unwrap();
+    assert!(table.check_local(first, 3, 0x10000, 8, true).is_err());
+    assert!(table.check_local(again, 3, 0x10000, 8, true).is_ok());
+}
+
+/// Even if randomness says the same twice, a slot's next key has another index; and index 0 is never issued.
+#[test]
+fn a_reused_slot_gets_another_index() {
+    for constant in [0, 5, u64::MAX] {
+        let segment = Arc::new(Segment::private(MemoryTable::bytes(1)).unwrap());
+        let table = MemoryTable::new(&segment, 1, None, move || constant).unwrap();
+        let mut before = Key(0);
+        for _ in 0..20 {
+            let key = table.register(&registration(ALL)).unwrap();
+            assert_ne!(key.index(), before.index());
+            assert_ne!(key.index(), 0);
+            table.reclaim(table.deregister(key).unwrap());
+            before = key;
         }
     }
 }
