@@ -116,6 +116,12 @@ fn p08_a_cgroup_limit_below_the_free_pages_is_named() {
     assert!(auto.fits());
     assert_eq!(auto.placed[0].rung, Rung::Base);
     let enough = Machine { hugetlb_2m_cgroup: limit(528 * MIB), ..poor };
+    let two = [demand("a", 256 * MIB), demand("b", 258 * MIB)];
+    let sum = preflight(&enough, &policy(Hugepages::Require), &two);
+    assert!(
+        matches!(sum.problems[..], [Problem::Cgroup { left, .. }] if left == 256 * MIB),
+        "{sum}"
+    );
     assert!(
         preflight(&enough, &policy(Hugepages::Require), &[demand("pipeline", 512 * MIB)]).fits()
     );
