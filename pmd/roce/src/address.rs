@@ -60,7 +60,7 @@ pub(crate) fn flow(av: &AddressVector, config: &EngineConfig, src_port: u16) -> 
     Flow {
         src: config.gids[usize::from(av.sgid_index)],
         dst: av.dgid,
-        src_port,
+        src_port: config.source_port.unwrap_or(src_port),
         traffic_class: av.traffic_class,
         hop_limit: av.hop_limit,
     }

@@ -48,6 +48,9 @@ pub struct EngineConfig {
     pub window_packets: u32,
     /// Largest payload that the port's packets carry: its active MTU.
     pub mtu: PathMtu,
+    /// The UDP source port of every frame, where the wire has only one; the ICRC covers it. `None`:
+    /// each queue pair has its own, for the sake of switches that spread flows.
+    pub source_port: Option<u16>,
 }
 
 impl EngineConfig {
@@ -63,6 +66,7 @@ impl EngineConfig {
             max_ahs: 64,
             window_packets: WINDOW_PACKETS,
             mtu: PathMtu::B1024,
+            source_port: None,
         }
     }
 }
