@@ -1,0 +1,11 @@
+//! Out-of-band connecting: what two ends tell each other, and the channel that carries it.
+//!
+//! The connecting side says hello, the accepting side answers, the connecting side says ready. The
+//! channel stays open while the connection lives, so that either side learns at once that the
+//! other is gone, and whether it left in peace.
+
+mod channel;
+mod hello;
+
+pub use channel::{Channel, Connecting, Listener, Message, channel_pair, connect, listen};
+pub use hello::{HELLO_VERSION, Hello, HostId, PathWish, Role};
