@@ -1,1 +1,42 @@
 //! RDMA verbs for poll-mode programs: devices, queue pairs, endpoints.
+//!
+//! [`Device`] is opened once per process; each lcore takes its [`Context`] and creates objects in
+//! it, which stay on its thread: [`Pd`], [`Mr`], [`Mw`], [`Cq`], [`Srq`], [`Qp`], [`Ah`]. Their
+//! methods are the verbs of the man pages, their rules the specification's. Programs that only
+//! want to move bytes use [`endpoint::Endpoint`] instead, and [`connect`] to find each other.
+#![forbid(unsafe_code)]
+
+mod ah;
+pub mod connect;
+mod context;
+mod cq;
+mod device;
+mod disturb;
+pub mod endpoint;
+mod mr;
+mod mw;
+mod pd;
+mod qp;
+mod soft;
+mod srq;
+mod transport;
+mod work_request;
+
+pub use ah::Ah;
+pub use context::Context;
+pub use cq::{Cq, CreateCqError, MAX_CQE};
+pub use device::{Device, DeviceConfig, MAX_LCORES, OpenError, WireChoice};
+pub use disturb::{Disturb, FaultText, PlacedFault};
+pub use mr::{Mr, RegisterError};
+pub use mw::Mw;
+pub use pd::Pd;
+pub use pmd_roce as roce;
+pub use pmd_roce::work::{
+    Access, Completion, Data, Imm, RecvWr, RemoteAddr, Sge, WcOpcode, WcStatus,
+};
+pub use qp::{CreateQpError, JoinGroupError, ModifyQpError, PostListError, Qp, QpOptions};
+pub use srq::{Srq, SrqOptions};
+pub use transport::{
+    Atomic, Connected, Rc, Rdma, Receives, Reliable, Sends, Service, Uc, Ud, XrcIni, XrcTgt,
+};
+pub use work_request::WorkRequest;

@@ -1,0 +1,28 @@
+//! Address handles.
+
+use pmd_roce::work::AhId;
+
+use crate::context::Context;
+
+/// Where datagrams go; from [`Pd::create_ah`](crate::Pd::create_ah). Destroyed on drop.
+#[derive(Debug)]
+pub struct Ah {
+    pub(crate) cx: Context,
+    pub(crate) id: AhId,
+}
+
+impl Ah {
+    pub(crate) const fn id(&self) -> AhId {
+        self.id
+    }
+}
+
+impl Drop for Ah {
+    fn drop(&mut self) {
+        self.cx.with(|core| {
+            // The engine made the handle and nothing else destroys it.
+            let destroyed = core.engine.destroy_ah(self.id);
+            debug_assert!(destroyed.is_ok());
+        });
+    }
+}

@@ -1,0 +1,114 @@
+//! One lcore's part of a device.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use pmd_roce::engine::QpView;
+use pmd_roce::event::AsyncEvent;
+use pmd_roce::ids::{Instant, PdId, Qpn};
+
+use crate::cq::{Cq, CreateCqError};
+use crate::device::Device;
+use crate::pd::Pd;
+use crate::soft::Core;
+
+/// One lcore's part of a device: everything created through it belongs to this thread. A cheap
+/// handle, cloned by every object.
+///
+/// Progress comes from whoever calls [`Context::progress`]: a lcore's loop, or any poll of a
+/// completion queue when no loop does.
+#[derive(Clone, Debug)]
+pub struct Context {
+    pub(crate) device: Device,
+    lcore: u32,
+    core: Rc<RefCell<Core>>,
+}
+
+impl Context {
+    pub(crate) fn new(device: Device, lcore: u32, core: Core) -> Self {
+        Self { device, lcore, core: Rc::new(RefCell::new(core)) }
+    }
+
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
+        act(&mut self.core.borrow_mut())
+    }
+
+    /// The device.
+    pub const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Which of the device's lcores this is, from 0.
+    pub const fn lcore(&self) -> u32 {
+        self.lcore
+    }
+
+    /// Allocates a protection domain.
+    pub fn alloc_pd(&self) -> Pd {
+        Pd::new(self.clone(), PdId(self.device.next_pd()))
+    }
+
+    /// Creates a completion queue of `depth` completions.
+    ///
+    /// # Errors
+    /// [`CreateCqError`] for a depth of 0 or beyond the device's.
+    pub fn create_cq(&self, depth: u32) -> Result<Cq, CreateCqError> {
+        Cq::create(self, depth)
+    }
+
+    /// One turn of the device: receive, run timers, send. Returns how much was done.
+    pub fn progress(&self, now: Instant) -> usize {
+        self.with(|core| core.progress(now))
+    }
+
+    /// The receiving half of a turn, for a loop that runs applications between the halves.
+    pub fn receive(&self, now: Instant) -> usize {
+        self.with(|core| core.receive(now))
+    }
+
+    /// The sending half of a turn.
+    pub fn transmit(&self, now: Instant) -> usize {
+        self.with(|core| core.transmit(now))
+    }
+
+    /// When the next turn is due although nothing arrives.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.with(|core| core.next_timeout())
+    }
+
+    /// Says that a loop calls [`Context::progress`], so that polling a queue need not.
+    pub fn drive(&self) {
+        self.with(|core| core.driven = true);
+    }
+
+    /// A turn on behalf of a caller without a loop.
+    pub(crate) fn nudge(&self) {
+        let now = self.device.now();
+        self.with(|core| {
+            if !core.driven {
+                core.progress(now);
+            }
+        });
+    }
+
+    /// The oldest asynchronous event that nobody took yet.
+    pub fn poll_event(&self) -> Option<AsyncEvent> {
+        self.nudge();
+        self.with(|core| core.take_event(|_| true))
+    }
+
+    /// State of a queue pair of this lcore.
+    pub fn query_qp(&self, qpn: Qpn) -> Option<QpView> {
+        self.with(|core| core.engine.query_qp(qpn))
+    }
+
+    /// Every counter of engine and wire by name.
+    pub fn counters(&self, mut each: impl FnMut(&'static str, u64)) {
+        self.with(|core| {
+            core.engine.counters().iter().for_each(|(name, value)| each(name, value));
+            if let Some(wire) = &core.wire {
+                wire.counters().fields().for_each(|(name, value)| each(name, value));
+            }
+        });
+    }
+}

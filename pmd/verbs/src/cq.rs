@@ -1,0 +1,82 @@
+//! Completion queues and the channel that waits for them.
+
+use std::rc::Rc;
+
+use pmd_roce::ids::CqId;
+use pmd_roce::work::Completion;
+
+use crate::context::Context;
+use crate::soft::Armed;
+
+/// Completions a queue can hold at most.
+pub const MAX_CQE: u32 = 1 << 22;
+
+/// Why a completion queue was not created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateCqError {
+    /// The depth is 0 or too large.
+    #[error("a completion queue holds 1 to {MAX_CQE} completions, not {0}")]
+    Depth(u32),
+}
+
+/// A completion queue. Destroyed with its last handle, which queue pairs on it hold too.
+#[derive(Clone, Debug)]
+pub struct Cq {
+    inner: Rc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    cx: Context,
+    id: CqId,
+    depth: u32,
+}
+
+impl Cq {
+    pub(crate) fn create(cx: &Context, depth: u32) -> Result<Self, CreateCqError> {
+        if depth == 0 || depth > MAX_CQE {
+            return Err(CreateCqError::Depth(depth));
+        }
+        let id = cx.with(|core| core.cqs.create(depth));
+        Ok(Self { inner: Rc::new(Inner { cx: cx.clone(), id, depth }) })
+    }
+
+    pub(crate) fn id(&self) -> CqId {
+        self.inner.id
+    }
+
+    /// Completions it can hold.
+    pub fn depth(&self) -> u32 {
+        self.inner.depth
+    }
+
+    /// Hands over up to `room` completions, oldest first, as `ibv_poll_cq(3)`.
+    pub fn poll(&self, room: usize, each: impl FnMut(Completion)) -> usize {
+        self.inner.cx.nudge();
+        self.inner.cx.with(|core| core.cqs.poll(self.inner.id, room, each))
+    }
+
+    /// Arms the queue, as `ibv_req_notify_cq(3)`: the next completion, or the next solicited one or
+    /// error, fires once. Poll once more afterwards: what came before does not fire.
+    pub fn arm(&self, solicited_only: bool) {
+        let armed = if solicited_only { Armed::Solicited } else { Armed::Any };
+        self.inner.cx.with(|core| core.cqs.arm(self.inner.id, armed));
+    }
+
+    /// Whether the armed queue has fired since the last call.
+    pub fn fired(&self) -> bool {
+        self.inner.cx.nudge();
+        self.inner.cx.with(|core| core.cqs.take_fired(self.inner.id))
+    }
+
+    /// Whether completions were lost: the queue is in error, and so is every queue pair on it.
+    pub fn is_overrun(&self) -> bool {
+        self.inner.cx.with(|core| core.cqs.is_overrun(self.inner.id))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.cx.with(|core| core.cqs.destroy(self.id));
+    }
+}

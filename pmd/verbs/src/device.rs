@@ -1,0 +1,419 @@
+//! Devices: what a process opens once and its lcores share.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time;
+
+use pmd_mem::table::Retired;
+use pmd_mem::{
+    Key, Memlock, MemoryTable, Numa, Region, RegionError, RegionSpec, Seal, memlock_limit,
+};
+use pmd_roce::engine::{Engine, EngineConfig};
+use pmd_roce::ids::{Gid, Instant, PathMtu, PdId};
+use pmd_roce::limits::{
+    MAX_QPS, QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS, WINDOW_PACKETS,
+};
+use pmd_roce::work::Access;
+use pmd_wire::Wire;
+use pmd_wire::tap::CaptureError;
+use pmd_wire::udp::{self, LcoreBits, UdpOptions};
+
+use crate::connect::{HostId, PathWish};
+use crate::context::Context;
+use crate::disturb::{Disturb, Disturbance};
+use crate::mr::RegisterError;
+use crate::soft::{Core, CoreParts, MAX_REGIONS, Peers, Regions, Shm, TableMemory, access};
+
+/// Lcores that can share a device.
+pub const MAX_LCORES: u32 = 1 << QPN_LCORE_BITS;
+/// Entries of a device's memory table.
+const TABLE_ENTRIES: u32 = 1 << 14;
+/// Shared receive queues of one lcore.
+const MAX_SRQS: usize = 256;
+/// Address handles of one lcore.
+const MAX_AHS: usize = 4096;
+
+/// How frames and memory reach peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WireChoice {
+    /// Shared memory to peers of this host and user, UDP to all others.
+    #[default]
+    Auto,
+    /// Shared memory only: a peer elsewhere is an error.
+    Shm,
+    /// UDP only, also between processes of this host.
+    Udp,
+}
+
+/// What a device is opened with.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// Its name, for messages.
+    pub name: String,
+    /// Its address; `None` takes the first free loopback address.
+    pub address: Option<IpAddr>,
+    /// How peers are reached.
+    pub wire: WireChoice,
+    /// Whether peers of this host may map exported memory; without, they get packets.
+    pub one_copy: bool,
+    /// Lcores that will use it, 1 to [`MAX_LCORES`].
+    pub lcores: u32,
+    /// Whether RLIMIT_MEMLOCK bounds registrations, as a NIC driver would have it.
+    pub memlock: Memlock,
+    /// Capture of frames and faults of the wire; either forces packets.
+    pub disturb: Disturb,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self {
+            name: "soft0".into(),
+            address: None,
+            wire: WireChoice::Auto,
+            one_copy: true,
+            lcores: 1,
+            memlock: Memlock::Check,
+            disturb: Disturb::default(),
+        }
+    }
+}
+
+/// Why a device was not opened, or not for this lcore.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Too many lcores, or none.
+    #[error("a device serves 1 to {MAX_LCORES} lcores, not {0}")]
+    Lcores(u32),
+    /// The address cannot be used.
+    #[error("{device}: {source}")]
+    Address {
+        /// Name of the device.
+        device: String,
+        /// Why.
+        source: udp::BindError,
+    },
+    /// No memory for the device's own tables.
+    #[error("{device}: {source}")]
+    Memory {
+        /// Name of the device.
+        device: String,
+        /// Why.
+        source: RegionError,
+    },
+    /// Shared memory was asked for and cannot be had.
+    #[error("{device}: wire = \"shm\" is not possible: {reason}")]
+    SharedMemory {
+        /// Name of the device.
+        device: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// Shared memory carries no frames to capture or disturb.
+    #[error(
+        "{0}: captures and faults need packets, and wire = \"shm\" has none: use wire = \"udp\" or \"auto\""
+    )]
+    NoPackets(String),
+    /// The capture file cannot be written.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// The lcore has its part already, or does not exist.
+    #[error("{device}: lcore {lcore} of {lcores} is taken or does not exist")]
+    Lcore {
+        /// Name of the device.
+        device: String,
+        /// The lcore.
+        lcore: u32,
+        /// How many there are.
+        lcores: u32,
+    },
+}
+
+/// An open device. A cheap handle, shared between threads; each lcore takes its part by
+/// [`Device::context`].
+#[derive(Clone)]
+pub struct Device {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: String,
+    lcores: u32,
+    path: PathWish,
+    gid: Gid,
+    mtu: PathMtu,
+    prefix: u32,
+    table: Arc<MemoryTable>,
+    regions: Arc<Regions>,
+    shm: Option<Shm>,
+    pds: AtomicU32,
+    parts: Mutex<Vec<Option<Part>>>,
+    disturbance: Disturbance,
+    epoch: time::Instant,
+    host: HostId,
+}
+
+/// What one lcore takes with it.
+struct Part {
+    wire: Option<Box<dyn Wire>>,
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.shared.name)
+            .field("gid", &self.shared.gid)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    /// Opens a software NIC.
+    ///
+    /// # Errors
+    /// [`OpenError`]; its text names the fix.
+    pub fn open(config: &DeviceConfig) -> Result<Self, OpenError> {
+        if config.lcores == 0 || config.lcores > MAX_LCORES {
+            return Err(OpenError::Lcores(config.lcores));
+        }
+        let packets = config.disturb.is_active();
+        if packets && config.wire == WireChoice::Shm {
+            return Err(OpenError::NoPackets(config.name.clone()));
+        }
+        let (table, table_region) = memory_table(config)?;
+        let regions = Arc::new(Regions::new());
+        let mut wires = open_udp(config)?;
+        let address = wires.first().map(|wire| wire.address());
+        let mtu = match wires.first() {
+            Some(wire) => PathMtu::largest_within(wire.max_payload()).unwrap_or(PathMtu::B256),
+            None => PathMtu::B4096,
+        };
+        let gid = address
+            .or(config.address)
+            .map_or_else(|| Gid::from(IpAddr::from([127, 0, 0, 1])), Gid::from);
+        let shares = config.one_copy && !packets && config.wire != WireChoice::Udp;
+        let shm = match shares.then(|| Shm::open(config.lcores, gid.ip(), &table, table_region)) {
+            None => None,
+            Some(Ok(shm)) => Some(shm),
+            Some(Err(reason)) if config.wire == WireChoice::Shm => {
+                return Err(OpenError::SharedMemory { device: config.name.clone(), reason });
+            }
+            Some(Err(reason)) => {
+                tracing::warn!("{}: no shared memory, packets only: {reason}", config.name);
+                None
+            }
+        };
+        let disturbance = Disturbance::start(&config.disturb)?;
+        let parts = (0..config.lcores)
+            .map(|lcore| {
+                let wire =
+                    (!wires.is_empty()).then(|| disturbance.wrap(Box::new(wires.remove(0)), lcore));
+                Some(Part { wire })
+            })
+            .collect();
+        let path = match config.wire {
+            WireChoice::Shm => PathWish::SharedMemory,
+            _ if shares && shm.is_some() => PathWish::Any,
+            _ => PathWish::Packets,
+        };
+        let prefix = shm.as_ref().map_or_else(|| 1 + std::process::id() % 127, Shm::prefix);
+        Ok(Self {
+            shared: Arc::new(Shared {
+                name: config.name.clone(),
+                lcores: config.lcores,
+                path,
+                gid,
+                mtu,
+                prefix,
+                table,
+                regions,
+                shm,
+                pds: AtomicU32::new(1),
+                parts: Mutex::new(parts),
+                disturbance,
+                epoch: time::Instant::now(),
+                host: HostId::of_this_process(),
+            }),
+        })
+    }
+
+    /// Its name, for messages.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Its address.
+    pub fn gid(&self) -> Gid {
+        self.shared.gid
+    }
+
+    /// The largest path MTU that its wire carries.
+    pub fn mtu(&self) -> PathMtu {
+        self.shared.mtu
+    }
+
+    /// Lcores it was opened for.
+    pub fn lcores(&self) -> u32 {
+        self.shared.lcores
+    }
+
+    /// How it wants to be reached.
+    pub fn path(&self) -> PathWish {
+        self.shared.path
+    }
+
+    /// Which host and user it runs on.
+    pub fn host(&self) -> HostId {
+        self.shared.host
+    }
+
+    /// One lcore's part; to be taken once, by the thread that will run it.
+    ///
+    /// # Errors
+    /// [`OpenError::Lcore`] when it was taken before.
+    pub fn context(&self, lcore: u32) -> Result<Context, OpenError> {
+        let part = {
+            let mut parts = self.shared.parts.lock().unwrap_or_else(PoisonError::into_inner);
+            parts.get_mut(lcore as usize).and_then(Option::take)
+        };
+        let Part { wire } = part.ok_or_else(|| OpenError::Lcore {
+            device: self.shared.name.clone(),
+            lcore,
+            lcores: self.shared.lcores,
+        })?;
+        let engine = Engine::new(EngineConfig {
+            process: self.shared.prefix,
+            lcore,
+            gids: vec![self.shared.gid],
+            seed: pmd_mem::os_entropy(),
+            max_qps: MAX_QPS,
+            max_srqs: MAX_SRQS,
+            max_ahs: MAX_AHS,
+            window_packets: WINDOW_PACKETS,
+            mtu: self.shared.mtu,
+            source_port: wire.as_ref().map(|wire| wire.source_port(pmd_wire::ROCE_PORT)),
+        });
+        let memory =
+            TableMemory::new(Arc::clone(&self.shared.table), Arc::clone(&self.shared.regions));
+        let peers = Peers::new(self.shared.shm.as_ref(), lcore);
+        Ok(Context::new(self.clone(), lcore, Core::new(CoreParts { engine, memory, peers, wire })))
+    }
+
+    /// Nanoseconds since the device was opened.
+    pub fn now(&self) -> Instant {
+        Instant(u64::try_from(self.shared.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Ends the capture, if there is one, and reports whether all of it was written.
+    ///
+    /// # Errors
+    /// What went wrong with the file, such as a full disk.
+    pub fn finish_capture(&self) -> Result<(), CaptureError> {
+        self.shared.disturbance.finish()
+    }
+
+    pub(crate) fn table(&self) -> &MemoryTable {
+        &self.shared.table
+    }
+
+    pub(crate) fn next_pd(&self) -> u32 {
+        self.shared.pds.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn register(
+        &self,
+        region: &Arc<Region>,
+        offset: u64,
+        length: u64,
+        va: u64,
+        pd: PdId,
+        rights: Access,
+    ) -> Result<Key, RegisterError> {
+        let regions = &self.shared.regions;
+        let (number, fresh) =
+            regions.number(region).ok_or(RegisterError::TooManyRegions(MAX_REGIONS))?;
+        let key = self.shared.table.register(&pmd_mem::table::Registration {
+            region: number,
+            region_len: region.len(),
+            offset,
+            length,
+            va,
+            pd: pd.0,
+            access: access(rights),
+        })?;
+        if let Some(shm) = &self.shared.shm
+            && regions.widens(number, rights, fresh)
+        {
+            shm.export(number, region, rights);
+        }
+        Ok(key)
+    }
+
+    /// Revokes a key and waits, bounded, until no peer uses the memory behind it.
+    pub(crate) fn deregister(&self, key: Key, region: &Arc<Region>) {
+        match self.shared.table.deregister(key) {
+            Ok(retired) => self.reclaim(retired, Some(region)),
+            // Windows still bound to it keep the key alive; the table's leak report names them.
+            Err(error) => tracing::warn!(
+                "{}: memory region {:#010x} stays registered: {error}",
+                self.name(),
+                key.0
+            ),
+        }
+    }
+
+    pub(crate) fn free_window(&self, key: Key) {
+        match self.shared.table.free_window(key) {
+            Ok(retired) => self.reclaim(retired, None),
+            Err(error) => tracing::warn!(
+                "{}: memory window {:#010x} stays allocated: {error}",
+                self.name(),
+                key.0
+            ),
+        }
+    }
+
+    fn reclaim(&self, retired: Retired, region: Option<&Arc<Region>>) {
+        let Some(shm) = &self.shared.shm else { return self.shared.table.reclaim(retired) };
+        if let Err(error) = shm.reclaim(retired, region.map(|region| region.segment())) {
+            tracing::warn!("{}: {error}", self.name());
+        }
+    }
+}
+
+fn memory_table(config: &DeviceConfig) -> Result<(Arc<MemoryTable>, Region), OpenError> {
+    let memory = |source| OpenError::Memory { device: config.name.clone(), source };
+    let region = Region::create(&RegionSpec {
+        name: "spinwire-keys",
+        len: MemoryTable::bytes(TABLE_ENTRIES),
+        hugepages: pmd_mem::Hugepages::None,
+        numa: &Numa::default(),
+        seal: Seal::OwnerWritten,
+    })
+    .map_err(memory)?;
+    let bound = config.memlock.bound(memlock_limit());
+    let table = MemoryTable::new(region.segment(), TABLE_ENTRIES, bound, pmd_mem::os_entropy);
+    // The capacity is a constant and the region was made for it.
+    let table = table.expect("the table fits its own region");
+    Ok((Arc::new(table), region))
+}
+
+/// The UDP wires, one per lcore; none where only shared memory was asked for.
+fn open_udp(config: &DeviceConfig) -> Result<Vec<udp::UdpWire>, OpenError> {
+    if config.wire == WireChoice::Shm {
+        return Ok(Vec::new());
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "bit counts of a 24-bit number")]
+    let lcore_bits = LcoreBits {
+        shift: (QPN_GENERATION_BITS + QPN_INDEX_BITS) as u8,
+        width: QPN_LCORE_BITS as u8,
+    };
+    let options =
+        UdpOptions { lcores: config.lcores as usize, lcore_bits, ..UdpOptions::default() };
+    let bound = match config.address {
+        Some(address) => udp::bind(address, &options),
+        None => udp::bind_auto(&options),
+    };
+    bound.map_err(|source| OpenError::Address { device: config.name.clone(), source })
+}

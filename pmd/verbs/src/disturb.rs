@@ -1,0 +1,137 @@
+//! Capture and faults: wrappers around a device's wires, chosen when it is opened.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pmd_roce::limits::{QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS};
+use pmd_roce::wire::opcode::Opcode;
+use pmd_roce::wire::operation::Operation;
+use pmd_wire::Wire;
+use pmd_wire::fault::{self, Direction, Fault, OpcodeSet, ParseRuleError, QpnMatch, Rule};
+use pmd_wire::tap::{Capture, CaptureError, Tap};
+
+/// What wraps the wires of a device. Either part forces packets.
+#[derive(Clone, Debug, Default)]
+pub struct Disturb {
+    /// Write every frame to this pcapng file.
+    pub capture: Option<PathBuf>,
+    /// Faults, the first that matches a frame acts.
+    pub faults: Vec<PlacedFault>,
+    /// Seed of what faults choose at random.
+    pub seed: u64,
+}
+
+impl Disturb {
+    /// Whether frames must be packets.
+    pub fn is_active(&self) -> bool {
+        self.capture.is_some() || !self.faults.is_empty()
+    }
+}
+
+/// A fault, and the lcore at which it happens.
+#[derive(Clone, Debug)]
+pub struct PlacedFault {
+    /// What happens to which frames.
+    pub rule: Rule,
+    /// Only frames of this lcore of the device; `None`: of all.
+    pub lcore: Option<u32>,
+}
+
+/// A fault as the command line states it; the names of its nodes are the caller's to resolve.
+#[derive(Clone, Debug)]
+pub struct FaultText {
+    rule: Rule,
+    /// Frames to this node.
+    pub to: Option<String>,
+    /// Frames from this node.
+    pub from: Option<String>,
+}
+
+impl FaultText {
+    /// Reads a fault such as `drop acks after 10` or `delay 5ms WRITE_LAST to target`.
+    ///
+    /// # Errors
+    /// [`ParseRuleError`] says what was expected.
+    pub fn parse(text: &str) -> Result<Self, ParseRuleError> {
+        let parsed = fault::parse(text, &opcodes)?;
+        Ok(Self {
+            rule: parsed.rule,
+            to: parsed.to.map(Into::into),
+            from: parsed.from.map(Into::into),
+        })
+    }
+
+    /// The fault in place. `to` and `from` are the lcores of this device that the nodes of these
+    /// names run on; `None` where no name was given, or the node is elsewhere.
+    pub fn place(&self, to: Option<u32>, from: Option<u32>) -> PlacedFault {
+        let mut rule = self.rule.clone();
+        if let Some(lcore) = to {
+            let shift = QPN_GENERATION_BITS + QPN_INDEX_BITS;
+            let mask = ((1 << QPN_LCORE_BITS) - 1) << shift;
+            rule.matching.qpn = Some(QpnMatch { value: lcore << shift, mask });
+        }
+        match (from, &self.from, &self.to, to) {
+            (Some(_), ..) => rule.matching.direction = Direction::Tx,
+            // The node is at the other end: what comes from it arrives here, what goes to it leaves.
+            (None, Some(_), ..) => rule.matching.direction = Direction::Rx,
+            (None, None, Some(_), None) => rule.matching.direction = Direction::Tx,
+            _ => {}
+        }
+        PlacedFault { rule, lcore: from }
+    }
+}
+
+/// The opcodes of a name: one opcode, or all that acknowledge.
+fn opcodes(name: &str) -> Option<OpcodeSet> {
+    let one = |set: OpcodeSet, opcode: Opcode| set.with(opcode.byte());
+    if name == "acks" {
+        let acknowledge = |opcode: &Opcode| {
+            matches!(opcode.operation(), Operation::Acknowledge | Operation::AtomicAcknowledge)
+        };
+        return Some(Opcode::ALL.iter().copied().filter(acknowledge).fold(OpcodeSet::NONE, one));
+    }
+    Opcode::from_name(name).map(|opcode| one(OpcodeSet::NONE, opcode))
+}
+
+/// The wrappers of an open device.
+#[derive(Debug)]
+pub(crate) struct Disturbance {
+    capture: Option<Arc<Capture>>,
+    faults: Vec<PlacedFault>,
+    seed: u64,
+    epoch_ns: u64,
+}
+
+impl Disturbance {
+    /// Begins the capture, if one is wanted. The clock of the device starts about now.
+    pub(crate) fn start(disturb: &Disturb) -> Result<Self, CaptureError> {
+        let capture = disturb.capture.as_deref().map(Capture::create).transpose()?;
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let epoch_ns = u64::try_from(epoch.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Self { capture, faults: disturb.faults.clone(), seed: disturb.seed, epoch_ns })
+    }
+
+    /// The wire of an lcore with what wraps it: faults outside, so that the capture shows what
+    /// really passes.
+    pub(crate) fn wrap(&self, wire: Box<dyn Wire>, lcore: u32) -> Box<dyn Wire> {
+        let wire = match &self.capture {
+            Some(capture) => {
+                Box::new(Tap::new(wire, capture, &format!("lcore{lcore}"), self.epoch_ns))
+            }
+            None => wire,
+        };
+        let here = |fault: &&PlacedFault| fault.lcore.is_none_or(|at| at == lcore);
+        let rules: Vec<Rule> =
+            self.faults.iter().filter(here).map(|fault| fault.rule.clone()).collect();
+        if rules.is_empty() {
+            return wire;
+        }
+        Box::new(Fault::new(wire, &rules, self.seed.wrapping_add(lcore.into())))
+    }
+
+    /// Whether all frames were written; to be asked when the lcores are done.
+    pub(crate) fn finish(&self) -> Result<(), CaptureError> {
+        self.capture.as_ref().map_or(Ok(()), |capture| capture.finish().map(|_| ()))
+    }
+}

@@ -1,0 +1,228 @@
+//! Queue pairs.
+
+use std::marker::PhantomData;
+
+use pmd_roce::engine::{PostRecvError, PostSendError, QpView, ResourceError};
+use pmd_roce::ids::{Gid, Qpn, XrcdId};
+pub use pmd_roce::qp::attr::{CreateQpError, ModifyQpError};
+use pmd_roce::qp::attr::{QpAttr, QpCap, QpInit};
+use pmd_roce::qp::state::{AttrMask, QpState};
+use pmd_roce::work::RecvWr;
+
+use crate::cq::Cq;
+use crate::pd::Pd;
+use crate::srq::Srq;
+use crate::transport::{Connected, Receives, Sends, Service, Ud};
+use crate::work_request::WorkRequest;
+
+/// What a queue pair is created with.
+#[derive(Clone, Debug)]
+pub struct QpOptions<'a> {
+    /// Where send requests complete.
+    pub send_cq: &'a Cq,
+    /// Where receive requests complete.
+    pub recv_cq: &'a Cq,
+    /// Receives come from here instead of an own queue.
+    pub srq: Option<&'a Srq>,
+    /// XRC domain, on XRC targets.
+    pub xrcd: Option<XrcdId>,
+    /// Depths and sizes.
+    pub cap: QpCap,
+    /// Every send request completes with a completion.
+    pub signal_all: bool,
+}
+
+/// A post list that stopped at a request. The ones before it are posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("request {posted} of the list: {error}")]
+pub struct PostListError {
+    /// Requests that were posted; the index of the one that was not.
+    pub posted: usize,
+    /// Why it was not.
+    pub error: PostSendError,
+}
+
+/// A queue pair of one service. Destroyed on drop, with everything outstanding on it.
+#[derive(Debug)]
+pub struct Qp<T: Service> {
+    pd: Pd,
+    qpn: Qpn,
+    send_cq: Cq,
+    recv_cq: Cq,
+    srq: Option<Srq>,
+    groups: Vec<Gid>,
+    service: PhantomData<T>,
+}
+
+impl<T: Service> Qp<T> {
+    pub(crate) fn create(pd: &Pd, options: &QpOptions<'_>) -> Result<Self, CreateQpError> {
+        let init = QpInit {
+            transport: T::TRANSPORT,
+            pd: pd.id(),
+            send_cq: options.send_cq.id(),
+            recv_cq: options.recv_cq.id(),
+            srq: options.srq.map(Srq::number),
+            xrcd: options.xrcd,
+            cap: options.cap,
+            sq_sig_all: options.signal_all,
+        };
+        let qpn = pd.context().with(|core| core.engine.create_qp(&init))?;
+        Ok(Self {
+            pd: pd.clone(),
+            qpn,
+            send_cq: options.send_cq.clone(),
+            recv_cq: options.recv_cq.clone(),
+            srq: options.srq.cloned(),
+            groups: Vec::new(),
+            service: PhantomData,
+        })
+    }
+
+    /// Its number, unique among the software NICs of this host.
+    pub const fn number(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// The protection domain.
+    pub const fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// Where send requests complete.
+    pub const fn send_cq(&self) -> &Cq {
+        &self.send_cq
+    }
+
+    /// Where receive requests complete.
+    pub const fn recv_cq(&self) -> &Cq {
+        &self.recv_cq
+    }
+
+    /// The shared receive queue, where receives come from one.
+    pub const fn srq(&self) -> Option<&Srq> {
+        self.srq.as_ref()
+    }
+
+    /// Moves it along one edge of the state table, as `ibv_modify_qp(3)`: all or nothing.
+    ///
+    /// # Errors
+    /// [`ModifyQpError`] names what is missing, what is not allowed, and which step was skipped.
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpError> {
+        let cx = self.pd.context();
+        let now = cx.device().now();
+        cx.with(|core| core.modify(now, self.qpn, attr, mask))
+    }
+
+    /// Attributes, caps and state, as `ibv_query_qp(3)`.
+    ///
+    /// # Panics
+    /// Never: the queue pair lives as long as this handle.
+    pub fn query(&self) -> QpView {
+        self.pd.context().query_qp(self.qpn).expect("a handle keeps its queue pair alive")
+    }
+
+    /// Current state.
+    pub fn state(&self) -> QpState {
+        self.query().attr.state
+    }
+}
+
+impl<T: Sends> Qp<T> {
+    /// Appends one request to the send queue, as `ibv_post_send(3)`.
+    ///
+    /// # Errors
+    /// [`PostSendError`]; nothing was posted.
+    pub fn post_send(&self, wr: &WorkRequest<'_, T>) -> Result<(), PostSendError> {
+        self.pd.context().with(|core| core.engine.post_send(self.qpn, wr.as_wr()))
+    }
+
+    /// Appends a list of requests.
+    ///
+    /// # Errors
+    /// [`PostListError`] says how many were posted.
+    pub fn post_send_list(&self, list: &[WorkRequest<'_, T>]) -> Result<(), PostListError> {
+        self.pd.context().with(|core| {
+            for (posted, wr) in list.iter().enumerate() {
+                core.engine
+                    .post_send(self.qpn, wr.as_wr())
+                    .map_err(|error| PostListError { posted, error })?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl<T: Receives> Qp<T> {
+    /// Appends a receive, as `ibv_post_recv(3)`; possible from INIT on.
+    ///
+    /// # Errors
+    /// [`PostRecvError`]; nothing was posted.
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
+        self.pd.context().with(|core| core.engine.post_recv(self.qpn, wr))
+    }
+}
+
+impl<T: Connected> Qp<T> {
+    /// The peer's queue pair, once known.
+    pub fn peer(&self) -> Qpn {
+        self.query().attr.dest_qpn
+    }
+}
+
+impl Qp<Ud> {
+    /// Joins a multicast group, as `ibv_attach_mcast(3)`. A second time changes nothing.
+    ///
+    /// # Errors
+    /// [`JoinGroupError`].
+    pub fn attach_multicast(&mut self, group: Gid) -> Result<(), JoinGroupError> {
+        if self.groups.contains(&group) {
+            return Ok(());
+        }
+        self.pd.context().with(|core| {
+            core.engine.attach_multicast(self.qpn, group)?;
+            if let Some(wire) = &mut core.wire
+                && let Err(error) = wire.join(group.ip())
+            {
+                core.engine.detach_multicast(self.qpn, group)?;
+                return Err(JoinGroupError::Wire(error.to_string()));
+            }
+            Ok(())
+        })?;
+        self.groups.push(group);
+        Ok(())
+    }
+
+    /// Leaves a multicast group, as `ibv_detach_mcast(3)`.
+    ///
+    /// # Errors
+    /// [`JoinGroupError::Device`] when it is no member.
+    pub fn detach_multicast(&mut self, group: Gid) -> Result<(), JoinGroupError> {
+        self.pd.context().with(|core| core.engine.detach_multicast(self.qpn, group))?;
+        self.groups.retain(|member| *member != group);
+        Ok(())
+    }
+}
+
+/// Why a multicast group was not joined.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinGroupError {
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] ResourceError),
+    /// The wire refused.
+    #[error("{0}")]
+    Wire(String),
+}
+
+impl<T: Service> Drop for Qp<T> {
+    fn drop(&mut self) {
+        self.pd.context().with(|core| {
+            for group in self.groups.drain(..) {
+                // Membership ends with the queue pair; it was checked when it began.
+                let left = core.engine.detach_multicast(self.qpn, group);
+                debug_assert!(left.is_ok());
+            }
+            core.destroy_qp(self.qpn);
+        });
+    }
+}

@@ -1,0 +1,157 @@
+//! One lcore of the software NIC.
+
+use std::collections::VecDeque;
+
+use pmd_roce::engine::Engine;
+use pmd_roce::event::AsyncEvent;
+use pmd_roce::ids::{Instant, Qpn};
+use pmd_roce::qp::attr::{ModifyQpError, QpAttr};
+use pmd_roce::qp::state::AttrMask;
+use pmd_wire::Wire;
+
+use super::cq::Cqs;
+use super::memory::TableMemory;
+use super::peers::Peers;
+use super::wire::{WireSink, frame, verdict};
+
+/// Events kept for a consumer that does not take them; the oldest go first.
+const MAX_EVENTS: usize = 4096;
+
+/// An engine with everything that its traits ask for.
+pub(crate) struct Core {
+    pub(crate) engine: Engine,
+    pub(crate) cqs: Cqs,
+    pub(crate) memory: TableMemory,
+    pub(crate) peers: Peers,
+    pub(crate) wire: Option<Box<dyn Wire>>,
+    pub(crate) events: VecDeque<AsyncEvent>,
+    pub(crate) lost_events: u64,
+    /// The lcore's loop makes progress, so that polling a queue need not.
+    pub(crate) driven: bool,
+    pub(crate) now: Instant,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core")
+            .field("wire", &self.wire.as_ref().map(|w| w.name()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a [`Core`] is put together from.
+pub(crate) struct CoreParts {
+    pub(crate) engine: Engine,
+    pub(crate) memory: TableMemory,
+    pub(crate) peers: Peers,
+    pub(crate) wire: Option<Box<dyn Wire>>,
+}
+
+impl Core {
+    pub(crate) fn new(parts: CoreParts) -> Self {
+        let CoreParts { engine, memory, peers, wire } = parts;
+        Self {
+            engine,
+            cqs: Cqs::default(),
+            memory,
+            peers,
+            wire,
+            events: VecDeque::with_capacity(MAX_EVENTS),
+            lost_events: 0,
+            driven: false,
+            now: Instant::default(),
+        }
+    }
+
+    /// One turn: receive, run timers, send, ring one doorbell. Returns how much was done.
+    pub(crate) fn progress(&mut self, now: Instant) -> usize {
+        let work = self.receive(now);
+        work + self.transmit(now)
+    }
+
+    /// The first half of a turn, before the applications of the lcore run.
+    pub(crate) fn receive(&mut self, now: Instant) -> usize {
+        self.now = now;
+        let Self { engine, cqs, memory, peers, wire, .. } = self;
+        let mut work = peers.receive(now, engine, memory, cqs);
+        if let Some(wire) = wire {
+            work += wire.rx_burst(now.0, &mut |rx| {
+                verdict(engine.handle_frame(now, &frame(&rx), memory, cqs))
+            });
+        }
+        engine.handle_timeout(now, memory, cqs);
+        work
+    }
+
+    /// The second half: what engine and applications want sent.
+    pub(crate) fn transmit(&mut self, now: Instant) -> usize {
+        let Self { engine, cqs, memory, peers, wire, .. } = self;
+        let mut sink = WireSink(wire.as_deref_mut().map(|wire| wire as &mut dyn Wire));
+        let work = engine.poll_transmit(now, memory, &mut sink, peers, cqs);
+        if let Some(wire) = wire {
+            wire.flush(now.0);
+        }
+        self.collect_events();
+        work
+    }
+
+    pub(crate) fn modify(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<(), ModifyQpError> {
+        let Self { engine, cqs, memory, .. } = self;
+        engine.modify_qp(now, qpn, attr, mask, memory, cqs)?;
+        self.collect_events();
+        Ok(())
+    }
+
+    /// Destroys a queue pair whose handle ends.
+    pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
+        let destroyed = self.engine.destroy_qp(qpn);
+        debug_assert!(
+            destroyed.is_ok(),
+            "the handle detached it from its groups and nobody else destroys it"
+        );
+    }
+
+    fn collect_events(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            if self.events.len() == MAX_EVENTS {
+                self.events.pop_front();
+                self.lost_events += 1;
+            }
+            self.events.push_back(event);
+        }
+    }
+
+    /// The oldest event that `wanted` takes.
+    pub(crate) fn take_event(
+        &mut self,
+        wanted: impl Fn(&AsyncEvent) -> bool,
+    ) -> Option<AsyncEvent> {
+        let at = self.events.iter().position(wanted)?;
+        self.events.remove(at)
+    }
+
+    /// When this lcore wants its next turn although nothing arrives.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let wire = self.wire.as_ref().and_then(|wire| wire.poll_timeout()).map(Instant);
+        [self.engine.poll_timeout(), wire].into_iter().flatten().min()
+    }
+
+    /// Whether the event is about this queue pair.
+    pub(crate) fn concerns(event: &AsyncEvent, qpn: Qpn) -> bool {
+        match event {
+            AsyncEvent::QpFatal(q)
+            | AsyncEvent::QpReqErr(q)
+            | AsyncEvent::QpAccessErr(q)
+            | AsyncEvent::CommEst(q)
+            | AsyncEvent::SqDrained(q)
+            | AsyncEvent::LastWqeReached(q) => *q == qpn,
+            AsyncEvent::CqErr(_) | AsyncEvent::SrqErr(_) | AsyncEvent::SrqLimitReached(_) => false,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Shared receive queues.
+
+use std::rc::Rc;
+
+use pmd_roce::engine::{PostRecvError, ResourceError, SrqInit};
+use pmd_roce::ids::{Srqn, XrcdId};
+use pmd_roce::work::RecvWr;
+
+use crate::cq::Cq;
+use crate::pd::Pd;
+
+/// What a shared receive queue is created with.
+#[derive(Clone, Debug)]
+pub struct SrqOptions {
+    /// Requests that can be outstanding.
+    pub max_wr: u32,
+    /// Elements per request.
+    pub max_sge: u32,
+    /// The XRC domain whose targets deliver here, and where their messages complete.
+    pub xrc: Option<(XrcdId, Cq)>,
+}
+
+/// A shared receive queue. Destroyed with its last handle, which queue pairs on it hold too.
+#[derive(Clone, Debug)]
+pub struct Srq {
+    inner: Rc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    pd: Pd,
+    srqn: Srqn,
+    _cq: Option<Cq>,
+}
+
+impl Srq {
+    pub(crate) fn create(pd: &Pd, options: &SrqOptions) -> Result<Self, ResourceError> {
+        let xrc = options.xrc.as_ref().map(|(domain, cq)| (*domain, cq.id()));
+        let init = SrqInit { pd: pd.id(), max_wr: options.max_wr, max_sge: options.max_sge, xrc };
+        let srqn = pd.context().with(|core| core.engine.create_srq(&init))?;
+        let cq = options.xrc.as_ref().map(|(_, cq)| cq.clone());
+        Ok(Self { inner: Rc::new(Inner { pd: pd.clone(), srqn, _cq: cq }) })
+    }
+
+    /// Its number, which XRC senders name.
+    pub fn number(&self) -> Srqn {
+        self.inner.srqn
+    }
+
+    /// Appends a receive, as `ibv_post_srq_recv(3)`.
+    ///
+    /// # Errors
+    /// [`PostRecvError`]; nothing was posted.
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
+        self.inner.pd.context().with(|core| core.engine.post_srq_recv(self.inner.srqn, wr))
+    }
+
+    /// Arms the limit event: it fires once when fewer than `limit` requests are left; 0 disarms.
+    ///
+    /// # Errors
+    /// [`ResourceError::Value`] for a limit beyond the queue's depth.
+    pub fn arm_limit(&self, limit: u32) -> Result<(), ResourceError> {
+        self.inner.pd.context().with(|core| core.engine.arm_srq_limit(self.inner.srqn, limit))
+    }
+
+    /// Requests in the queue.
+    pub fn outstanding(&self) -> u32 {
+        self.inner
+            .pd
+            .context()
+            .with(|core| core.engine.query_srq(self.inner.srqn))
+            .map_or(0, |(count, _)| count)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.pd.context().with(|core| {
+            // Queue pairs hold a handle, so none uses it any more.
+            let destroyed = core.engine.destroy_srq(self.srqn);
+            debug_assert!(destroyed.is_ok());
+        });
+    }
+}
