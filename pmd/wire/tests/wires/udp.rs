@@ -184,37 +184,50 @@ fn what_the_receive_buffer_cannot_hold_is_counted() {
     from.flush(0);
     let arrived = receive(&mut to, 1).len();
     // The count of drops travels with the next datagram that does arrive.
-    assert!(send(&mut from, &flow(a, b), 1, 100, 1024));
-    from.flush(0);
-    receive(&mut to, 1);
+    for psn in 100..102 {
+        assert!(send(&mut from, &flow(a, b), 1, psn, 1024));
+        from.flush(0);
+        assert_eq!(psns(&receive(&mut to, 1)), [psn]);
+    }
     let counters = to.counters();
     assert!(arrived < 100 && counters.rx_overflow > 0, "{arrived} {counters:?}");
-    assert_eq!(counters.rx_frames + counters.rx_overflow, 101);
-    assert_eq!(from.counters().tx_frames, 101);
+    assert_eq!(counters.rx_frames + counters.rx_overflow, 102);
+    assert_eq!(from.counters().tx_frames, 102);
 }
 
 /// Each lcore gets the frames of its queue pairs; lcore 0 also connection management, multicast,
 /// numbers of lcores that are not there, and what is no frame.
 #[test]
 fn the_destination_queue_pair_chooses_the_lcore() {
-    let (a, b) = (local(16), local(17));
-    let bits = LcoreBits { shift: 14, width: 3 };
-    let options = UdpOptions { lcores: 3, lcore_bits: bits, ..UdpOptions::default() };
+    let lcore = |n: u32| n << 14 | 0x2a_0005;
+    steers(
+        16,
+        LcoreBits { shift: 14, width: 3 },
+        &[(lcore(0), 0), (lcore(1), 1), (lcore(2), 2), (lcore(7), 0), (0x00_4001, 1)],
+    );
+    // Bits in which connection management and multicast would not be lcore 0's by themselves.
+    steers(
+        18,
+        LcoreBits { shift: 0, width: 2 },
+        &[(4, 0), (5, 1), (1, 0), (0xff_fffe, 2), (0xff_fffd, 1), (0xff_ffff, 0), (0x01_0001, 1)],
+    );
+    steers(
+        20,
+        LcoreBits { shift: 23, width: 1 },
+        &[(0x7f_ffff, 0), (0x80_0000, 1), (0xff_ffff, 0)],
+    );
+}
+
+/// Three or two lcores, and which of them gets a frame for each queue pair number.
+fn steers(address: u8, bits: LcoreBits, table: &[(u32, usize)]) {
+    let (a, b) = (local(address), local(address + 1));
+    let lcores = 3.min(1 << bits.width);
+    let options = UdpOptions { lcores, lcore_bits: bits, ..UdpOptions::default() };
     let mut lcores = udp::bind(b, &options).unwrap();
     let mut from = bind(a);
-    let lcore = |n: u32| n << 14 | 0x2a_0005;
-    let table = [
-        (lcore(0), 0),
-        (lcore(1), 1),
-        (lcore(2), 2),
-        (lcore(7), 0),
-        (1, 0),
-        (0xff_ffff, 0),
-        (0x00_4001, 1),
-    ];
     for (psn, (qpn, _)) in (0..).zip(table) {
         // A frame of its own size travels alone, so each is chosen for by itself.
-        assert!(send(&mut from, &flow(a, b), qpn, psn, 16 + 4 * psn as usize));
+        assert!(send(&mut from, &flow(a, b), *qpn, psn, 16 + 4 * psn as usize));
         from.flush(0);
     }
     let stranger = UdpSocket::bind(SocketAddr::new(a, 0)).unwrap();
@@ -226,13 +239,13 @@ fn the_destination_queue_pair_chooses_the_lcore() {
         if n == 0 {
             assert_eq!(got.pop().unwrap().payload, b"short");
         }
-        assert_eq!(psns(&got), want, "lcore {n}");
+        assert_eq!(psns(&got), want, "lcore {n} by {bits:?}");
     }
 }
 
 #[test]
 fn any_lcore_of_the_address_may_send() {
-    let (a, b) = (local(18), local(19));
+    let (a, b) = (local(28), local(29));
     let bits = LcoreBits { shift: 14, width: 3 };
     let options = UdpOptions { lcores: 2, lcore_bits: bits, ..UdpOptions::default() };
     let mut lcores = udp::bind(a, &options).unwrap();
@@ -259,7 +272,7 @@ fn a_second_process_is_refused_by_name() {
         drop(wires);
         return;
     }
-    let address = local(20);
+    let address = local(30);
     let mut holder = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "udp::a_second_process_is_refused_by_name", "--nocapture"])
         .env(HOLD, address.to_string())
@@ -313,14 +326,14 @@ fn addresses_that_no_wire_can_have_are_refused() {
     for (lcores, width) in [(0, 3), (2, 0), (9, 3), (2, 30)] {
         let lcore_bits = LcoreBits { shift: 14, width };
         let options = UdpOptions { lcores, lcore_bits, ..UdpOptions::default() };
-        let error = udp::bind(local(21), &options).unwrap_err();
+        let error = udp::bind(local(31), &options).unwrap_err();
         assert!(matches!(error, BindError::Lcores { .. }), "{error:?}");
     }
 }
 
 #[test]
 fn the_descriptor_tells_of_frames() {
-    let (a, b) = (local(22), local(23));
+    let (a, b) = (local(32), local(33));
     let (mut from, mut to) = (bind(a), bind(b));
     let readable = |wire: &UdpWire, seconds: i64| {
         let fd = wire.fd().unwrap();
@@ -338,7 +351,7 @@ fn the_descriptor_tells_of_frames() {
 
 #[test]
 fn members_of_a_group_hear_it_and_others_do_not() {
-    let (a, b, c) = (local(24), local(25), local(26));
+    let (a, b, c) = (local(34), local(35), local(36));
     let (mut from, mut member, mut other) = (bind(a), bind(b), bind(c));
     let pid = std::process::id();
     let group = IpAddr::from([239, 1, (pid >> 8) as u8, pid as u8]);
