@@ -36,7 +36,8 @@ pub struct EngineConfig {
     pub lcore: u32,
     /// Source addresses; address vectors refer to them by index.
     pub gids: Vec<Gid>,
-    /// Seed of PSN-like choices the engine makes itself; the caller's source of randomness.
+    /// Randomness of the caller: where the generations of QPNs start, so that a process hardly
+    /// takes on the numbers of one that died before it.
     pub seed: u64,
     /// Queue pairs to make room for.
     pub max_qps: usize,
@@ -95,6 +96,8 @@ pub struct QpView {
     pub send_outstanding: u32,
     /// Receive requests not yet completed; 0 with a shared queue.
     pub recv_outstanding: u32,
+    /// Bytes of memory it takes, queues included.
+    pub memory_bytes: usize,
 }
 
 /// A RoCEv2 device of one lcore.
@@ -109,7 +112,7 @@ impl Engine {
     /// objects are created and where a queue pair is given its READ and atomic resources, and
     /// nowhere else.
     pub fn new(config: EngineConfig) -> Self {
-        let qps = QpTable::new(config.process, config.lcore, config.max_qps);
+        let qps = QpTable::new(&config);
         let device = Device::new(config, qps.capacity());
         Self { qps, device }
     }
@@ -137,6 +140,7 @@ impl Engine {
             attr: QpAttr { cur_state: qp.state(), ..qp.attr },
             send_outstanding: qp.sq.len(),
             recv_outstanding: qp.rq.len() + u32::from(qp.receive.open),
+            memory_bytes: qp.memory_bytes(),
         })
     }
 

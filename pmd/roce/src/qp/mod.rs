@@ -124,6 +124,14 @@ impl Qp {
         number * self.attr.path_mtu.bytes_u32()
     }
 
+    /// Bytes of memory it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.sq.memory_bytes()
+            + self.rq.memory_bytes()
+            + self.responder.replies.memory_bytes()
+    }
+
     /// Who asks for memory on a peer's behalf.
     pub(crate) const fn asker(&self) -> Asker {
         Asker { pd: self.init.pd, qpn: self.qpn }

@@ -99,6 +99,11 @@ impl RecvQueue {
         Some(wr_id)
     }
 
+    /// Bytes of the ring and what belongs to it.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.wqes) + size_of_val(&*self.sges)
+    }
+
     /// Forgets everything posted.
     pub(crate) fn clear(&mut self) {
         self.head = 0;

@@ -256,6 +256,11 @@ impl SendQueue {
         self.tail = 0;
     }
 
+    /// Bytes of the ring and what belongs to it.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.wqes) + size_of_val(&*self.sges) + self.inline.len()
+    }
+
     fn source(&self, counter: u32) -> Source<'_> {
         let index = self.index(counter);
         let wqe = &self.wqes[index];

@@ -2,6 +2,7 @@
 
 use super::Qp;
 use super::attr::QpInit;
+use crate::engine::EngineConfig;
 use crate::ids::Qpn;
 use crate::limits::{
     MAX_QPS, QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS, QPN_PROCESS_BITS,
@@ -20,14 +21,21 @@ pub(crate) struct QpTable {
 }
 
 impl QpTable {
-    /// Room for `max_qps` queue pairs of this process and lcore.
-    pub(crate) fn new(process: u32, lcore: u32, max_qps: usize) -> Self {
-        let slots = max_qps.min(MAX_QPS - 1);
-        let process = process & ((1 << QPN_PROCESS_BITS) - 1);
-        let lcore = lcore & ((1 << QPN_LCORE_BITS) - 1);
+    /// Room for the queue pairs that `config` allows.
+    pub(crate) fn new(config: &EngineConfig) -> Self {
+        let slots = config.max_qps.min(MAX_QPS - 1);
+        let process = config.process & ((1 << QPN_PROCESS_BITS) - 1);
+        let lcore = config.lcore & ((1 << QPN_LCORE_BITS) - 1);
+        let mut random = config.seed;
+        let generations = core::iter::repeat_with(|| {
+            random = random.rotate_right(QPN_GENERATION_BITS);
+            #[expect(clippy::cast_possible_truncation, reason = "the low bits are meant")]
+            let generation = random as u32 & ((1 << QPN_GENERATION_BITS) - 1);
+            generation
+        });
         Self {
             qps: Slots::new(slots),
-            generations: vec![0; slots].into(),
+            generations: generations.take(slots).collect(),
             prefix: (process << QPN_LCORE_BITS | lcore) << (QPN_GENERATION_BITS + QPN_INDEX_BITS),
         }
     }
@@ -103,7 +111,8 @@ mod tests {
 
     #[test]
     fn a_reused_slot_has_another_number() {
-        let mut table = QpTable::new(0x7f, 5, 1);
+        let mut table =
+            QpTable::new(&EngineConfig { max_qps: 1, ..EngineConfig::new(0x7f, 5, Vec::new()) });
         let first = table.create(init()).unwrap();
         assert_eq!(first.value(), 0x7f << 17 | 5 << 14 | 1);
         assert_eq!(table.create(init()), None);

@@ -143,6 +143,11 @@ impl Replies {
         self.due = 0;
     }
 
+    /// Bytes of the ring.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.ring)
+    }
+
     /// The request among whose PSNs this one is.
     fn find(&self, psn: Psn) -> Option<usize> {
         self.places().find(|place| {

@@ -208,7 +208,7 @@ fn a_window_lives_from_bind_to_invalidate() {
     assert_eq!(pair.hosts[0].statuses(), [(7, WcStatus::RemAccess)]);
 }
 
-/// S1-11's shape: a thousand connections, one of them at work, end to end on one engine each.
+/// S1-11, E-11: a thousand connections, one of them at work, end to end on one engine each.
 #[test]
 fn a_thousand_idle_queue_pairs() {
     let mut hosts = [1, 2].map(|last| Host::with(last, |config| config.max_qps = 1000));
@@ -228,6 +228,9 @@ fn a_thousand_idle_queue_pairs() {
     exchange(&mut hosts);
     assert_eq!(hosts[0].statuses(), [(2, WcStatus::Success)]);
     assert_eq!(hosts[1].completions()[0].qpn, b);
+    let memory: usize =
+        qpns.iter().map(|[a, _]| hosts[0].engine.query_qp(*a).unwrap().memory_bytes).sum();
+    assert!((1_000_000..4_000_000).contains(&memory), "{memory} bytes for 1000 of the smallest");
     let distinct: std::collections::BTreeSet<Qpn> = qpns.iter().flatten().copied().collect();
     assert_eq!(distinct.len(), 2000, "numbers are unique across engines of a host");
 }
