@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use pcap_file::pcap::PcapReader;
@@ -11,6 +12,8 @@ use pcap_file::pcap::PcapReader;
 pub(crate) struct Frame {
     /// Counts from 1 over all frames of the trace, as Wireshark does.
     pub(crate) number: usize,
+    /// When it was on the wire, in a time of the recorder's own.
+    pub(crate) at: Duration,
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
     pub(crate) traffic_class: u8,
@@ -40,7 +43,7 @@ pub(crate) fn traces() -> Vec<PathBuf> {
 /// The RoCEv2 frames of a trace.
 pub(crate) fn frames(path: &Path) -> Vec<Frame> {
     let mut reader = PcapReader::new(File::open(path).expect("a trace")).expect("a pcap header");
-    let mut frames = Vec::new();
+    let mut frames: Vec<Frame> = Vec::new();
     for number in 1.. {
         let Some(record) = reader.next_packet() else { break };
         let record = record.expect("a pcap record");
@@ -52,9 +55,11 @@ pub(crate) fn frames(path: &Path) -> Vec<Frame> {
             continue;
         };
         assert_eq!(udp.destination_port(), 4791);
+        assert!(frames.last().is_none_or(|last| last.at <= record.timestamp), "frame {number}");
         let header = ip.header();
         frames.push(Frame {
             number,
+            at: record.timestamp,
             src: header.source_addr().into(),
             dst: header.destination_addr().into(),
             traffic_class: header.dcp().value() << 2 | header.ecn().value(),
