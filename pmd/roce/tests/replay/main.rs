@@ -16,6 +16,7 @@ mod trace;
 
 mod cm;
 mod compare;
+mod flips;
 mod memory;
 mod scenario;
 mod stand_in;
