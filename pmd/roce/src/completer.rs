@@ -205,7 +205,7 @@ fn handle_rnr_nak<M, C: CqSink>(
 }
 
 /// `rnr_retry` of a requester that never gives up.
-const RNR_RETRY_FOREVER: u8 = 7;
+pub(crate) const RNR_RETRY_FOREVER: u8 = 7;
 
 fn handle_nak<M, C: CqSink>(
     qp: &mut Qp,

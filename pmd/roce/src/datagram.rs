@@ -4,6 +4,7 @@ use crate::address;
 use crate::device::{Device, Io};
 use crate::frame::{self, Sent};
 use crate::limits::GRH_BYTES;
+use crate::local::{self, DatagramRecord, LocalPeer};
 use crate::memory::Memory;
 use crate::qp::sq::{SendWqe, gather};
 use crate::qp::state::QpState;
@@ -12,7 +13,7 @@ use crate::requester::check_elements;
 use crate::sink::{CqSink, Flow, TxSink};
 use crate::turn::Turn;
 use crate::wire::grh::Grh;
-use crate::wire::{Bth, Deth, DropReason, Headers, ImmDt, Opcode, Packet};
+use crate::wire::{Bth, Deth, DropReason, Headers, ImmDt, Opcode, Packet, icrc};
 use crate::work::{Imm, SendFlags, SendOp, WcOpcode, WcStatus};
 
 /// A Q_Key with this bit set stands for the queue pair's own (IBTA 1.4, 10.2.5).
@@ -24,6 +25,7 @@ pub(crate) fn transmit<M: Memory, C: CqSink>(
     dev: &mut Device,
     io: &mut Io<'_, M, C>,
     tx: &mut impl TxSink,
+    peers: &mut impl LocalPeer,
     budget: usize,
 ) -> Turn {
     let mut done = 0;
@@ -32,7 +34,7 @@ pub(crate) fn transmit<M: Memory, C: CqSink>(
         if done == budget {
             return Turn::more(done);
         }
-        match send_one(qp, dev, io, tx, &wqe) {
+        match send_one(qp, dev, io, tx, peers, &wqe) {
             Ok(Sent::Yes) => done += 1,
             Ok(Sent::Full) => return Turn::wire_full(done),
             Ok(Sent::Fault(_)) => qp.fail_send(dev, io.cq, WcStatus::LocProt),
@@ -47,20 +49,24 @@ fn send_one<M: Memory, C: CqSink>(
     dev: &mut Device,
     io: &mut Io<'_, M, C>,
     tx: &mut impl TxSink,
+    peers: &mut impl LocalPeer,
     wqe: &SendWqe,
 ) -> Result<Sent, WcStatus> {
     // The handle may have been destroyed since the post.
     let to = wqe.to.ok_or(WcStatus::LocQpOp)?;
-    let av = dev.ahs.get(to.ah).ok_or(WcStatus::LocQpOp)?;
+    let av = *dev.ahs.get(to.ah).ok_or(WcStatus::LocQpOp)?;
     check_elements(qp, io.mem, wqe)?;
-    let flow = address::flow(av, &dev.config, qp.flow.src_port);
+    let flow = address::flow(&av, &dev.config, qp.flow.src_port);
+    let qkey = if to.qkey & QKEY_OWN == 0 { to.qkey } else { qp.attr.qkey };
+    if let Some(link) = av.link {
+        return local::datagram::send(qp, dev, io, peers, link, wqe, DatagramRecord { qkey, flow });
+    }
     let (opcode, immdt) = match wqe.op {
         SendOp::SendImm(imm) => (Opcode::UD_SEND_ONLY_IMM, Some(ImmDt(imm.0))),
         _ => (Opcode::UD_SEND_ONLY, None),
     };
     let mut headers = Headers::new(Bth::new(opcode, to.qpn, qp.requester.end));
     headers.bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
-    let qkey = if to.qkey & QKEY_OWN == 0 { to.qkey } else { qp.attr.qkey };
     headers.deth = Some(Deth { qkey, src_qp: qp.qpn });
     headers.immdt = immdt;
     let (source, pd, mem) = (qp.sq.next_source(), qp.init.pd, &*io.mem);
@@ -89,40 +95,19 @@ pub(crate) fn handle<M: Memory, C: CqSink>(
     ip_id: u16,
 ) -> Result<(), DropReason> {
     let Some(deth) = packet.headers.deth else { return Err(DropReason::WrongTransport) };
-    if deth.qkey != qp.attr.qkey {
-        dev.counters.qkey_viol += 1;
-        return Err(DropReason::BadQkey);
-    }
+    check_qkey(qp, dev, deth.qkey)?;
     if !packet.obeys_payload_rule(dev.config.mtu) {
         return Err(DropReason::InvalidRequest);
     }
-    let taken = match qp.init.srq {
-        Some(srqn) => dev.take_shared(srqn, &mut qp.receive, qp.init.recv_cq),
-        None => qp.rq.take(&mut qp.receive, qp.init.pd, qp.init.recv_cq),
-    };
-    if !taken {
-        dev.counters.out_of_buffer += 1;
-        return Err(DropReason::NoReceive);
-    }
     #[expect(clippy::cast_possible_truncation, reason = "at most one MTU")]
-    let byte_len = GRH_BYTES + packet.payload.len() as u32;
-    if u64::from(byte_len) > qp.receive.capacity {
-        // One sender's long datagram shall not stop the others: the queue pair lives on.
-        qp.fail_receive(dev, io.cq, WcStatus::LocLen);
-        return Err(DropReason::ReceiveTooSmall);
-    }
-    let mut area = [0; Grh::LEN];
-    let Flow { src, dst, traffic_class, hop_limit, .. } = *flow;
-    // The frame's UDP payload: the packet and its ICRC.
-    let udp_len = Grh::udp_len_of(packet.buffer_len() + crate::wire::icrc::LEN);
-    Grh { src, dst, traffic_class, hop_limit, ip_id, udp_len }.emit(&mut area);
+    let len = packet.payload.len() as u32;
+    let byte_len = open_receive(qp, dev, io.cq, len)?;
+    let area = grh(flow, ip_id, packet.buffer_len());
     let placed = qp.receive.scatter(io.mem, 0, &area);
     if placed.and_then(|()| qp.receive.scatter(io.mem, GRH_BYTES, packet.payload)).is_err() {
-        qp.fail_receive(dev, io.cq, WcStatus::LocProt);
-        qp.enter_error(dev, io.cq, None);
-        return Err(DropReason::InvalidRequest);
+        return Err(receive_fault(qp, dev, io.cq));
     }
-    dev.counters.rx_bytes += packet.payload.len() as u64;
+    dev.counters.rx_bytes += u64::from(len);
     let received = Received {
         imm: packet.headers.immdt.map(|immdt| Imm(immdt.0)),
         src_qpn: deth.src_qp,
@@ -132,4 +117,53 @@ pub(crate) fn handle<M: Memory, C: CqSink>(
     };
     qp.complete_receive(dev, io.cq, received);
     Ok(())
+}
+
+/// A datagram must know the key.
+pub(crate) fn check_qkey(qp: &Qp, dev: &mut Device, qkey: u32) -> Result<(), DropReason> {
+    if qkey == qp.attr.qkey {
+        return Ok(());
+    }
+    dev.counters.qkey_viol += 1;
+    Err(DropReason::BadQkey)
+}
+
+/// Takes the receive for a datagram of `len` bytes. Returns what the completion says, GRH included.
+pub(crate) fn open_receive(
+    qp: &mut Qp,
+    dev: &mut Device,
+    cq: &mut impl CqSink,
+    len: u32,
+) -> Result<u32, DropReason> {
+    let taken = match qp.init.srq {
+        Some(srqn) => dev.take_shared(srqn, &mut qp.receive, qp.init.recv_cq),
+        None => qp.rq.take(&mut qp.receive, qp.init.pd, qp.init.recv_cq),
+    };
+    if !taken {
+        dev.counters.out_of_buffer += 1;
+        return Err(DropReason::NoReceive);
+    }
+    let byte_len = GRH_BYTES + len;
+    if u64::from(byte_len) > qp.receive.capacity {
+        // One sender's long datagram shall not stop the others: the queue pair lives on.
+        qp.fail_receive(dev, cq, WcStatus::LocLen);
+        return Err(DropReason::ReceiveTooSmall);
+    }
+    Ok(byte_len)
+}
+
+/// The receive's memory is not what it was posted as.
+pub(crate) fn receive_fault(qp: &mut Qp, dev: &mut Device, cq: &mut impl CqSink) -> DropReason {
+    qp.fail_receive(dev, cq, WcStatus::LocProt);
+    qp.enter_error(dev, cq, None);
+    DropReason::InvalidRequest
+}
+
+/// What a receive finds before a datagram whose packet has so many bytes, ICRC apart.
+pub(crate) fn grh(flow: &Flow, ip_id: u16, packet_len: usize) -> [u8; Grh::LEN] {
+    let mut area = [0; Grh::LEN];
+    let Flow { src, dst, traffic_class, hop_limit, .. } = *flow;
+    let udp_len = Grh::udp_len_of(packet_len + icrc::LEN);
+    Grh { src, dst, traffic_class, hop_limit, ip_id, udp_len }.emit(&mut area);
+    area
 }

@@ -6,6 +6,7 @@ use crate::engine::EngineConfig;
 use crate::event::EventQueue;
 use crate::ids::{CqId, Instant};
 use crate::limits::MAX_QP_EVENTS;
+use crate::local::page::Pages;
 use crate::multicast::Groups;
 use crate::ready::ReadyList;
 use crate::srq::Srqs;
@@ -22,6 +23,14 @@ pub(crate) struct Device {
     pub(crate) timers: Timers,
     /// Queue pairs with something to do at the next `poll_transmit`.
     pub(crate) ready: ReadyList,
+    /// What peers on the same host see of the queue pairs.
+    pub(crate) pages: Pages,
+    /// Queue pairs whose turn on the local path is to be ended after the fence.
+    pub(crate) unsettled: ReadyList,
+    /// Direct WRITEs were made since the last fence.
+    pub(crate) unfenced: bool,
+    /// Publications of records; messages pushed since the last one are visible to nobody.
+    pub(crate) batch: u64,
     pub(crate) events: EventQueue,
     pub(crate) counters: Counters,
     /// Completion queues that overran in this call; their queue pairs fail at its end.
@@ -39,6 +48,10 @@ impl Device {
             groups: Groups::new(),
             timers: Timers::new(slots),
             ready: ReadyList::new(slots),
+            pages: Pages::new(slots),
+            unsettled: ReadyList::new(slots),
+            unfenced: false,
+            batch: 0,
             events: EventQueue::new(MAX_QP_EVENTS * slots + 2 * config.max_srqs + cqs),
             counters: Counters::default(),
             overrun: Vec::with_capacity(cqs),

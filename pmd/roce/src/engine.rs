@@ -14,7 +14,8 @@ use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, Gid, Instant, LinkId, PathMtu, PdId, Qpn, Srqn, XrcdId};
 use crate::limits::{POLL_BUDGET, TURN_BUDGET, WINDOW_PACKETS};
-use crate::local::{Arrived, LocalPeer, Record};
+use crate::local::responder::Taken;
+use crate::local::{self, Arrived, LocalPeer, Record};
 use crate::memory::Memory;
 use crate::qp;
 use crate::qp::attr::{AddressVector, CreateQpError, ModifyQpError, QpAttr, QpInit};
@@ -23,7 +24,8 @@ use crate::qp::table::QpTable;
 use crate::receive;
 use crate::sink::{CqSink, Frame, FrameOutcome, TxSink};
 use crate::turn::{self, End};
-use crate::work::{AhId, RecvWr, SendWr, WcStatus};
+use crate::wire::DropReason;
+use crate::work::{AhId, RecvWr, SendWr};
 
 pub use crate::error::{DestroyError, PostRecvError, PostSendError, ResourceError};
 
@@ -180,6 +182,8 @@ impl Engine {
         dev.timers.clear(qp.slot);
         dev.timers.settle();
         dev.events.forget(qpn);
+        dev.unsettled.remove(qp.slot);
+        dev.pages.forget(qp.slot, qpn);
         if let Some(srqn) = qp.init.srq {
             dev.srqs.count_user(srqn, false);
         }
@@ -280,6 +284,14 @@ impl Engine {
         self.device.srqs.post(srqn, wr)
     }
 
+    /// Shows peers on the same host what has changed since the last time. Call it after commands and
+    /// timeouts, before the consumer sees the completions they caused: once it knows that a queue
+    /// pair is in Error, it may reuse memory that a peer would still use. The other methods that
+    /// get `peers` do this themselves.
+    pub fn publish(&mut self, peers: &mut impl LocalPeer) {
+        self.device.pages.publish(&mut self.qps, peers);
+    }
+
     // Inputs --------------------------------------------------------------------------------
 
     /// Takes one frame from a wire.
@@ -301,26 +313,32 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "what a caller lends is an argument each")]
     pub fn handle_record(
         &mut self,
-        _now: Instant,
-        _link: LinkId,
-        _record: &Record,
-        _payload: &mut impl Arrived,
-        _mem: &mut impl Memory,
-        _peers: &mut impl LocalPeer,
-        _cq: &mut impl CqSink,
+        now: Instant,
+        link: LinkId,
+        record: &Record,
+        payload: &mut impl Arrived,
+        mem: &mut impl Memory,
+        peers: &mut impl LocalPeer,
+        cq: &mut impl CqSink,
     ) -> bool {
-        // No queue pair of this engine has a link, so that the record is for none of them.
-        true
+        let mut io = Io { now, mem, cq };
+        let dev = &mut self.device;
+        let taken = match self.qps.get_mut(record.dst) {
+            Some(qp) => local::responder::handle(qp, dev, &mut io, peers, link, record, payload),
+            None => {
+                let reason = DropReason::UnknownQp;
+                local::responder::turn_away(dev, peers, link, record, reason)
+            }
+        };
+        self.fail_overrun(io.cq);
+        self.publish(peers);
+        taken == Taken::Yes
     }
 
     /// The peer behind a link is dead: its queue pairs end with `RetryExc` and flush.
     pub fn handle_link_down(&mut self, _now: Instant, link: LinkId, cq: &mut impl CqSink) {
         for qp in self.qps.iter_mut().filter(|qp| qp.attr.av.link == Some(link)) {
-            if qp.sq.is_empty() {
-                qp.enter_error(&mut self.device, cq, None);
-            } else {
-                qp.fail_send(&mut self.device, cq, WcStatus::RetryExc);
-            }
+            local::requester::link_down(qp, &mut self.device, cq);
         }
         self.fail_overrun(cq);
     }
@@ -329,7 +347,12 @@ impl Engine {
     pub fn handle_timeout(&mut self, now: Instant, mem: &mut impl Memory, cq: &mut impl CqSink) {
         let mut io = Io { now, mem, cq };
         while let Some(slot) = self.device.timers.due(now) {
-            if let Some(qp) = self.qps.at(slot) {
+            let Some(qp) = self.qps.at(slot) else { continue };
+            if qp.is_local() || qp.transport() == Transport::Ud {
+                // Judged in its next turn, which can look at the peer first.
+                qp.local.lapse();
+                self.device.ready.push(slot);
+            } else {
                 completer::handle_timeout(qp, &mut self.device, &mut io);
             }
         }
@@ -346,7 +369,7 @@ impl Engine {
         now: Instant,
         mem: &mut impl Memory,
         tx: &mut impl TxSink,
-        _peers: &mut impl LocalPeer,
+        peers: &mut impl LocalPeer,
         cq: &mut impl CqSink,
     ) -> usize {
         let mut io = Io { now, mem, cq };
@@ -365,7 +388,7 @@ impl Engine {
             turns_left = turns_left.saturating_sub(1);
             let Some(qp) = self.qps.at(slot) else { continue };
             let budget = TURN_BUDGET.min(POLL_BUDGET - done);
-            let turn = turn::take(qp, dev, &mut io, tx, budget);
+            let turn = turn::take(qp, dev, &mut io, tx, peers, budget);
             done += turn.done;
             match turn.end {
                 End::Idle => {}
@@ -376,9 +399,32 @@ impl Engine {
                 }
             }
         }
-        dev.timers.settle();
+        self.device.batch += 1;
+        peers.publish();
+        self.settle_local(&mut io, peers);
+        self.device.timers.settle();
         self.fail_overrun(io.cq);
+        self.publish(peers);
         done
+    }
+
+    /// Ends the turns on the local path, after one fence for all of them.
+    fn settle_local<M: Memory, C: CqSink>(
+        &mut self,
+        io: &mut Io<'_, M, C>,
+        peers: &mut impl LocalPeer,
+    ) {
+        let dev = &mut self.device;
+        if core::mem::take(&mut dev.unfenced) {
+            peers.fence();
+        }
+        while let Some(slot) = dev.unsettled.pop() {
+            let Some(qp) = self.qps.at(slot) else { continue };
+            match qp.attr.av.link {
+                Some(link) => local::requester::finish(qp, dev, io, peers, link),
+                None => dev.ready.push(slot),
+            }
+        }
     }
 
     /// When [`Engine::handle_timeout`] is due next; exact after [`Engine::poll_transmit`] and

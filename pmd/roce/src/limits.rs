@@ -1,5 +1,7 @@
 //! Every limit of the engine, by name.
 
+use core::time::Duration;
+
 /// Scatter/gather elements a work request may carry.
 pub const MAX_SGE: u32 = 16;
 /// Largest inline payload a queue pair can ask for, bytes.
@@ -44,5 +46,7 @@ pub const TURN_BUDGET: usize = 64;
 pub const MAX_PSNS: u32 = 1 << 23;
 /// Bytes before the payload of every datagram in a receive buffer.
 pub const GRH_BYTES: u32 = 40;
+/// How long an unreliable message waits for room in a ring before it is lost.
+pub const LOCAL_PATIENCE: Duration = Duration::from_millis(1);
 /// Asynchronous events one queue pair can have pending.
 pub const MAX_QP_EVENTS: usize = 6;

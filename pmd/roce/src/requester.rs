@@ -101,7 +101,7 @@ pub(crate) const fn ack_timeout(code: u8) -> Option<Duration> {
 }
 
 /// Whether the request at the cursor may be worked on now.
-enum Gate {
+pub(crate) enum Gate {
     /// Send its next packet.
     Open,
     /// It was done without a packet: on to the following one.
@@ -204,7 +204,7 @@ fn is_reliable(qp: &Qp) -> bool {
 
 /// Runs a request that needs no peer, and no PSN. A key is invalidated only when nothing before it
 /// can need the key again.
-fn run_local(qp: &mut Qp, mem: &mut impl Memory, wqe: &SendWqe) -> Gate {
+pub(crate) fn run_local(qp: &mut Qp, mem: &mut impl Memory, wqe: &SendWqe) -> Gate {
     let (outcome, failure) = match &wqe.op {
         SendOp::BindWindow(bind) => (mem.bind(qp.asker(), bind), WcStatus::MwBind),
         SendOp::LocalInvalidate(_) if !qp.sq.next_is_head() => return Gate::Shut,
@@ -238,7 +238,7 @@ pub(crate) fn check_elements(qp: &Qp, mem: &impl Memory, wqe: &SendWqe) -> Resul
 }
 
 /// Marks the request at the cursor as failed: its turn to complete comes when it is the oldest.
-fn fail_next(qp: &mut Qp, status: WcStatus) {
+pub(crate) fn fail_next(qp: &mut Qp, status: WcStatus) {
     if let Some(wqe) = qp.sq.next_mut() {
         wqe.stage = Stage::Failed(status);
     }

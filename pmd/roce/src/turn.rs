@@ -2,6 +2,7 @@
 
 use crate::datagram;
 use crate::device::{Device, Io};
+use crate::local::{self, LocalPeer};
 use crate::memory::Memory;
 use crate::qp::Qp;
 use crate::qp::state::{QpState, Transport};
@@ -48,17 +49,25 @@ pub(crate) fn take<M: Memory, C: CqSink>(
     dev: &mut Device,
     io: &mut Io<'_, M, C>,
     tx: &mut impl TxSink,
+    peers: &mut impl LocalPeer,
     budget: usize,
 ) -> Turn {
     qp.flush(dev, io.cq);
-    // Local path: a queue pair with a link takes its turn in `local::requester` instead of below.
+    if let Some(link) = qp.attr.av.link {
+        return match qp.state() {
+            QpState::Rts | QpState::Sqd => {
+                local::requester::transmit(qp, dev, io, peers, link, budget)
+            }
+            _ => Turn::idle(0),
+        };
+    }
     let answered = reply::transmit(qp, dev, io, tx, budget);
     if answered.end != End::Idle {
         return answered;
     }
     let left = budget - answered.done;
     let sent = match (qp.state(), qp.transport()) {
-        (QpState::Rts, Transport::Ud) => datagram::transmit(qp, dev, io, tx, left),
+        (QpState::Rts, Transport::Ud) => datagram::transmit(qp, dev, io, tx, peers, left),
         (QpState::Rts | QpState::Sqd, _) => requester::transmit(qp, dev, io, tx, left),
         _ => Turn::idle(0),
     };

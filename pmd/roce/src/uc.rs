@@ -34,7 +34,17 @@ pub(crate) fn handle_request<M: Memory, C: CqSink>(
     qp.responder.expected = bth.psn.plus(1);
     let Err(fault) = inbound::place(qp, dev, io, packet) else { return Ok(()) };
     qp.responder.message = Message::None;
-    Err(match fault {
+    Err(lose(qp, dev, io, fault))
+}
+
+/// Drops a message that cannot be taken.
+pub(crate) fn lose<M, C: CqSink>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    fault: Fault,
+) -> DropReason {
+    match fault {
         Fault::NoReceive => {
             dev.counters.out_of_buffer += 1;
             DropReason::NoReceive
@@ -47,5 +57,5 @@ pub(crate) fn handle_request<M: Memory, C: CqSink>(
             DropReason::InvalidRequest
         }
         _ => DropReason::InvalidRequest,
-    })
+    }
 }

@@ -66,6 +66,7 @@ impl Qp {
         match self.transport() {
             Transport::Uc | Transport::Ud => {
                 self.enter(QpState::Sqe);
+                dev.pages.touch(self.slot);
                 self.flush_sends(dev, cq);
             }
             _ => self.enter_error(dev, cq, None),
@@ -120,6 +121,7 @@ impl Qp {
             return;
         }
         self.enter(QpState::Error);
+        dev.pages.touch(self.slot);
         self.requester.stop();
         self.responder.stop();
         dev.timers.clear(self.slot);

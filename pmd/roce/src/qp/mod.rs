@@ -16,7 +16,8 @@ use rq::{Receive, RecvQueue};
 use sq::SendQueue;
 use state::{QpState, Transport};
 
-use crate::ids::{Gid, Qpn};
+use crate::ids::{Gid, Psn, Qpn};
+use crate::local::requester::Local;
 use crate::memory::Asker;
 use crate::requester::Requester;
 use crate::responder::Responder;
@@ -37,6 +38,8 @@ pub(crate) struct Qp {
     pub(crate) flow: Flow,
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
+    /// What the local path needs beside these two.
+    pub(crate) local: Local,
     pub(crate) sq: SendQueue,
     pub(crate) rq: RecvQueue,
     /// The receive that the message in progress fills.
@@ -63,6 +66,7 @@ impl Qp {
             flow: NOWHERE,
             requester: Requester::new(),
             responder: Responder::new(),
+            local: Local::new(Psn::new(0)),
             sq: SendQueue::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data),
             rq: RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge),
             receive: Receive::new(),
@@ -94,6 +98,7 @@ impl Qp {
         self.flow = NOWHERE;
         self.requester = Requester::new();
         self.responder = Responder::new();
+        self.local = Local::new(Psn::new(0));
         self.sq.clear();
         self.rq.clear();
         self.receive.open = false;
@@ -101,6 +106,12 @@ impl Qp {
         self.heard = false;
         self.send_cq_lost = false;
         self.recv_cq_lost = false;
+    }
+
+    /// Whether its peer is reached through shared memory instead of packets. UD: each address
+    /// handle says so.
+    pub(crate) const fn is_local(&self) -> bool {
+        self.attr.av.link.is_some()
     }
 
     /// The class of its packets.

@@ -8,6 +8,7 @@ use crate::address;
 use crate::device::{Device, Io};
 use crate::ids::Qpn;
 use crate::limits::MAX_RD_ATOMIC;
+use crate::local::requester::Local;
 use crate::sink::CqSink;
 use crate::wire::udp;
 use crate::work::Access;
@@ -72,8 +73,6 @@ fn values(dev: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpErr
         address::check(&attr.av, &dev.config)?;
         let group = "a connection has one peer: a group is for UD";
         need(M::AV, "ah_attr.grh.dgid", 0, !attr.av.dgid.is_multicast(), group)?;
-        let packets = "this engine reaches peers by packets only";
-        need(M::AV, "ah_attr.link", 1, attr.av.link.is_none(), packets)?;
     }
     Ok(())
 }
@@ -88,7 +87,13 @@ pub(crate) fn apply<M, C: CqSink>(
     to: QpState,
 ) {
     let from = qp.state();
+    let link = qp.attr.av.link;
     set(&mut qp.attr, attr, mask);
+    dev.pages.touch(qp.slot);
+    if to != QpState::Rtr {
+        // The path is chosen once, whatever else of the address changes.
+        qp.attr.av.link = link;
+    }
     if mask.contains(AttrMask::AV) && to != QpState::Rtr {
         aim(qp, dev);
     }
@@ -105,6 +110,7 @@ pub(crate) fn apply<M, C: CqSink>(
         QpState::Rtr => {
             aim(qp, dev);
             qp.responder.begin(qp.attr.rq_psn);
+            qp.local = Local::new(qp.attr.rq_psn);
             qp.enter(to);
         }
         QpState::Rts => {

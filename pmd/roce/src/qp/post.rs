@@ -40,6 +40,10 @@ pub(crate) fn recv(qp: &mut Qp, dev: &mut Device, wr: &RecvWr<'_>) -> Result<(),
         return Err(PostRecvError::NotReady(qp.state()));
     }
     qp.rq.post(wr)?;
+    if qp.is_local() {
+        // Peers on the same host see a receive more.
+        dev.pages.touch(qp.slot);
+    }
     if qp.state() == QpState::Error {
         dev.ready.push(qp.slot);
     }

@@ -49,6 +49,11 @@ impl RecvQueue {
         self.tail.wrapping_sub(self.head)
     }
 
+    /// Receives posted since the queue was made or cleared, modulo 2^32.
+    pub(crate) const fn posted(&self) -> u32 {
+        self.tail
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.head == self.tail
     }

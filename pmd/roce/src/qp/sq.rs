@@ -39,6 +39,8 @@ pub(crate) struct SendWqe {
     pub(crate) first_psn: Psn,
     /// PSNs taken, by the request and by the answer to a READ; from [`Stage::Started`] on.
     pub(crate) packets: u32,
+    /// Local path: the ring position that proves that the peer has taken the message.
+    pub(crate) position: u64,
     pub(crate) to: Option<Datagram>,
     pub(crate) srqn: Option<Srqn>,
     sges: usize,
@@ -54,6 +56,7 @@ impl SendWqe {
         len: 0,
         first_psn: Psn::new(0),
         packets: 0,
+        position: 0,
         to: None,
         srqn: None,
         sges: 0,
@@ -234,6 +237,12 @@ impl SendQueue {
         }
         self.head = self.head.wrapping_add(1);
         Some(wqe)
+    }
+
+    /// The requests before `next`: sent, and not gone back to.
+    pub(crate) fn sent(&self) -> impl Iterator<Item = &SendWqe> {
+        let count = self.next.wrapping_sub(self.head);
+        (0..count).map(|nth| &self.wqes[self.index(self.head.wrapping_add(nth))])
     }
 
     /// The bytes of the request `next`.

@@ -105,7 +105,7 @@ fn place_send<M: Memory, C: CqSink>(
     let received = match qp.responder.message {
         Message::Send { received } => received,
         _ => {
-            take_receive(qp, dev, packet)?;
+            take_receive(qp, dev, xrc_queue(packet))?;
             0
         }
     };
@@ -150,7 +150,7 @@ fn place_write<M: Memory, C: CqSink>(
         return Err(Fault::Length);
     }
     if packet.headers.immdt.is_some() {
-        take_receive(qp, dev, packet)?;
+        take_receive(qp, dev, xrc_queue(packet))?;
     }
     if received == 0 {
         let checked = io.mem.check_remote(qp.asker(), at, len.into(), Access::REMOTE_WRITE);
@@ -188,16 +188,25 @@ fn finish<M, C: CqSink>(
 }
 
 /// Takes the next receive, unless one is still open: a message that UC gave up leaves it so.
-fn take_receive(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Result<(), Fault> {
+pub(crate) fn take_receive(
+    qp: &mut Qp,
+    dev: &mut Device,
+    xrc_queue: Option<Srqn>,
+) -> Result<(), Fault> {
     if qp.receive.open {
         return Ok(());
     }
-    let taken = match (packet.headers.xrceth, qp.init.srq) {
-        (Some(xrceth), _) => take_xrc(qp, dev, xrceth.srqn)?,
+    let taken = match (xrc_queue, qp.init.srq) {
+        (Some(srqn), _) => take_xrc(qp, dev, srqn)?,
         (None, Some(srqn)) => dev.take_shared(srqn, &mut qp.receive, qp.init.recv_cq),
         (None, None) => qp.rq.take(&mut qp.receive, qp.init.pd, qp.init.recv_cq),
     };
     if taken { Ok(()) } else { Err(Fault::NoReceive) }
+}
+
+/// The shared queue that an XRC request names.
+fn xrc_queue(packet: &Packet<'_>) -> Option<Srqn> {
+    packet.headers.xrceth.map(|xrceth| xrceth.srqn)
 }
 
 /// XRC: the peer names the queue, the domain must be the queue pair's, and the message completes on

@@ -45,6 +45,16 @@ fn consequence(fault: Fault) -> Option<Consequence> {
     Some(Consequence { syndrome, receive, event })
 }
 
+/// What the peer is told about a fault.
+pub(crate) fn syndrome(qp: &Qp, fault: Fault) -> Syndrome {
+    consequence(fault).map_or_else(
+        || Syndrome::Rnr {
+            timer: RnrTimer::new(qp.attr.min_rnr_timer).expect("modify checks the field's width"),
+        },
+        |consequence| consequence.syndrome,
+    )
+}
+
 /// Tells the peer that the request at `psn` is refused, after `msn` messages, and falls into Error
 /// where the fault is for good.
 pub(crate) fn refuse<M, C: CqSink>(
@@ -55,23 +65,39 @@ pub(crate) fn refuse<M, C: CqSink>(
     psn: Psn,
     msn: Msn,
 ) {
+    let syndrome = syndrome(qp, fault);
+    let msn = if matches!(syndrome, Syndrome::Ack { .. }) { msn.plus(1) } else { msn };
+    answer(qp, dev, Answer { psn, msn, syndrome });
+    match fault {
+        Fault::NoReceive => qp.responder.told_back = true,
+        _ => qp.responder.parting = true,
+    }
+    suffer(qp, dev, io, fault);
+}
+
+/// What a fault that the peer was told of does to this side.
+pub(crate) fn suffer<M, C: CqSink>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    fault: Fault,
+) {
     let Some(Consequence { syndrome, receive, event }) = consequence(fault) else {
-        let timer = RnrTimer::new(qp.attr.min_rnr_timer).expect("modify checks the field's width");
-        answer(qp, dev, Answer { psn, msn, syndrome: Syndrome::Rnr { timer } });
-        qp.responder.told_back = true;
         dev.counters.out_of_buffer += 1;
         return;
     };
-    let msn = if syndrome == Syndrome::ACK { msn.plus(1) } else { msn };
-    answer(qp, dev, Answer { psn, msn, syndrome });
-    qp.responder.parting = true;
+    count(dev, syndrome);
+    qp.fail_receive(dev, io.cq, receive);
+    qp.enter_error(dev, io.cq, event.map(|event| event(qp.qpn)));
+}
+
+/// Counts a refusal.
+pub(crate) fn count(dev: &mut Device, syndrome: Syndrome) {
     match syndrome {
         Syndrome::Nak(NakCode::RemoteAccessError) => dev.counters.resp_remote_access_errors += 1,
         Syndrome::Nak(NakCode::InvalidRequest) => dev.counters.resp_remote_invalid_request += 1,
         _ => {}
     }
-    qp.fail_receive(dev, io.cq, receive);
-    qp.enter_error(dev, io.cq, event.map(|event| event(qp.qpn)));
 }
 
 /// Has the answer sent. It acknowledges all before it, so that an ACK still due says nothing more.

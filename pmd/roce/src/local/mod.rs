@@ -5,9 +5,16 @@
 //! implemented by the shared-memory wire and by the simulator, so that the local path is as
 //! sans-IO as the packet path.
 
-use crate::ids::{LinkId, PdId, Qpn, Rkey, Srqn};
+mod attempt;
+pub(crate) mod datagram;
+pub(crate) mod page;
+pub(crate) mod requester;
+pub(crate) mod responder;
+
+use crate::ids::{LinkId, PdId, Psn, Qpn, Rkey, Srqn};
 use crate::memory::AtomicOp;
 use crate::qp::state::QpState;
+use crate::sink::Flow;
 use crate::work::{Access, Imm, RemoteAddr, Sge};
 
 /// What a queue pair shows to peers on the same host, in a page that only its owner writes.
@@ -25,8 +32,9 @@ pub struct PublishedQp {
     pub max_dest_rd_atomic: u8,
     /// RNR timer code that a peer waits when it finds no receive.
     pub min_rnr_timer: u8,
-    /// UD: Q_Key that arriving datagrams must carry.
-    pub qkey: u32,
+    /// PSN that it expected first, so that an initiator with another idea of the connection is
+    /// noticed, as it is on packets.
+    pub rq_psn: Psn,
     /// Receives posted since RESET, modulo 2^32. A sender's credit is this less what it has sent.
     /// `None`: receives come from a shared queue and only the owner can tell.
     pub posted: Option<u32>,
@@ -68,8 +76,10 @@ pub enum Source<'a> {
 /// What a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
-    /// A SEND, or a datagram.
+    /// A SEND.
     Send,
+    /// A datagram. Its payload is copied when it is pushed, since it completes at once.
+    Datagram(DatagramRecord),
     /// SEND with invalidate.
     SendInvalidate(Rkey),
     /// A WRITE with immediate whose bytes are in place.
@@ -79,11 +89,36 @@ pub enum RecordKind {
         /// As in an AETH.
         syndrome: u8,
     },
+    /// Answer: the bytes of the message `seq` could no longer be read from its sender's memory.
+    SourceFault,
     /// The initiator broke a rule of the target: its queue pair enters Error with this event.
     Violation {
         /// True: QP_ACCESS_ERR; false: QP_REQ_ERR.
         access: bool,
+        /// The AETH syndrome that a packet would have been answered with.
+        syndrome: u8,
     },
+    /// The initiator holds a message back because no receive is posted: the target counts that.
+    Starved,
+}
+
+impl RecordKind {
+    /// Whether it carries no message of the consumer: such records may use a ring's reserve.
+    pub const fn is_answer(&self) -> bool {
+        match self {
+            Self::Send | Self::Datagram(_) | Self::SendInvalidate(_) | Self::WriteImm => false,
+            Self::Nak { .. } | Self::SourceFault | Self::Violation { .. } | Self::Starved => true,
+        }
+    }
+}
+
+/// What a datagram carries beside its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramRecord {
+    /// Q_Key.
+    pub qkey: u32,
+    /// What the IP header of a packet would say: the receiver finds it in the GRH area.
+    pub flow: Flow,
 }
 
 /// The header of one entry of a link's ring.
@@ -95,8 +130,10 @@ pub struct Record {
     pub dst: Qpn,
     /// Sending queue pair.
     pub src: Qpn,
-    /// Message number on the sending queue pair since RTR, 24 bits.
-    pub seq: u32,
+    /// Number of the message among those of the sending queue pair that travel in the ring, 24
+    /// bits, counted from the queue pair's first PSN. A receiver takes them in order, or answers
+    /// with a NAK and drops what follows until the refused one comes again. 0 for datagrams.
+    pub seq: Psn,
     /// Message bytes.
     pub len: u32,
     /// Immediate data.
@@ -105,8 +142,6 @@ pub struct Record {
     pub solicited: bool,
     /// Shared receive queue; XRC only.
     pub srqn: Option<Srqn>,
-    /// Q_Key; UD only.
-    pub qkey: u32,
 }
 
 /// Outcome of [`LocalPeer::push`].
@@ -131,6 +166,11 @@ pub trait Arrived {
     /// [`LocalFault::Local`] for the element, [`LocalFault::NotYet`] and [`LocalFault::Gone`] for
     /// the sender's side, [`LocalFault::RemoteAccess`] when the sender's memory is no longer there.
     fn copy_to(&mut self, pd: PdId, offset: u32, sge: &Sge) -> Result<(), LocalFault>;
+
+    /// Whether the bytes are still in the sender's memory. Its consumer may change them as soon as
+    /// its queue pair has left RTS and SQD, so that what was copied counts only if the published
+    /// page says afterwards that it has not.
+    fn is_borrowed(&self) -> bool;
 }
 
 /// Shared memory toward peers on the same host.
@@ -139,7 +179,8 @@ pub trait LocalPeer {
     fn target(&self, link: LinkId, qpn: Qpn) -> Target;
 
     /// One-copy WRITE. The implementation checks local keys, and the peer's key table for
-    /// `REMOTE_WRITE`; `target_pd` and `target_qpn` come from the published page.
+    /// `REMOTE_WRITE` on behalf of `target`: the domain from the published page, and the number,
+    /// of the queue pair there.
     fn write(
         &mut self,
         link: LinkId,
@@ -169,15 +210,22 @@ pub trait LocalPeer {
     ) -> Result<u64, LocalFault>;
 
     /// Appends a record to the ring toward the peer. Visible after [`LocalPeer::publish`].
+    ///
+    /// A part of the ring is kept for records without message
+    /// ([`RecordKind::is_answer`]), so that two peers with full rings can still answer each other.
     fn push(&mut self, link: LinkId, pd: PdId, record: &Record, payload: Source<'_>) -> Push;
 
-    /// Up to which ring position the peer has taken records.
+    /// Up to which ring position the peer has taken records, as far as it can be judged: as read
+    /// before the records from the peer were handed in, and only once all of these were taken. Then
+    /// an answer to any of the positions came first.
     fn consumed(&self, link: LinkId) -> u64;
 
     /// Shows one of this side's queue pairs to all peers; `None` when it is gone.
     fn show(&mut self, qpn: Qpn, qp: Option<&PublishedQp>);
 
-    /// Makes everything pushed so far visible, batch by batch: once per poll.
+    /// Makes everything pushed so far visible, each ring at once: at the end of a poll, and before a
+    /// direct operation that overtakes a message of its queue pair. Direct WRITEs before it become
+    /// visible no later.
     fn publish(&mut self);
 
     /// Store-load fence before completions of direct WRITEs, and before a READ after a WRITE.

@@ -1,0 +1,74 @@
+//! What a queue pair shows to peers on the same host, and when.
+
+use super::{LocalPeer, PublishedQp};
+use crate::ids::Qpn;
+use crate::qp::Qp;
+use crate::qp::state::{QpState, Transport};
+use crate::qp::table::QpTable;
+use crate::ready::ReadyList;
+
+/// Queue pairs whose page is out of date.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    changed: ReadyList,
+    /// Destroyed since the last publication.
+    gone: Vec<Qpn>,
+}
+
+impl Pages {
+    /// Room for slots `0..slots`.
+    pub(crate) fn new(slots: usize) -> Self {
+        Self { changed: ReadyList::new(slots), gone: Vec::with_capacity(slots) }
+    }
+
+    /// Notes that what a queue pair shows may have changed.
+    pub(crate) fn touch(&mut self, slot: u32) {
+        self.changed.push(slot);
+    }
+
+    /// Notes that a queue pair is no more.
+    pub(crate) fn forget(&mut self, slot: u32, qpn: Qpn) {
+        self.changed.remove(slot);
+        self.gone.push(qpn);
+    }
+
+    /// Shows everything that changed.
+    pub(crate) fn publish(&mut self, qps: &mut QpTable, peers: &mut impl LocalPeer) {
+        for qpn in self.gone.drain(..) {
+            peers.show(qpn, None);
+        }
+        while let Some(slot) = self.changed.pop() {
+            if let Some(qp) = qps.at(slot) {
+                peers.show(qp.qpn, of(qp).as_ref());
+            }
+        }
+    }
+}
+
+/// The page of a queue pair, if it has one: from RTR on, with a peer on the same host. Any peer may
+/// send datagrams.
+pub(crate) fn of(qp: &Qp) -> Option<PublishedQp> {
+    let is_ud = qp.transport() == Transport::Ud;
+    let shown = qp.is_local() || is_ud && qp.state().receives_packets();
+    // The shared queue alone knows how many receives there are.
+    let own_queue =
+        qp.init.srq.is_none() && matches!(qp.transport(), Transport::Rc | Transport::Uc);
+    shown.then(|| PublishedQp {
+        state: qp.state(),
+        peer: qp.attr.dest_qpn,
+        access: qp.attr.access,
+        pd: qp.init.pd,
+        max_dest_rd_atomic: qp.attr.max_dest_rd_atomic,
+        min_rnr_timer: qp.attr.min_rnr_timer,
+        rq_psn: qp.attr.rq_psn,
+        posted: own_queue.then(|| qp.rq.posted()),
+    })
+}
+
+/// Shows that a queue pair falls into `state`, before a completion can say so: peers then leave its
+/// memory alone, and what they still copy from it does not count.
+pub(crate) fn show_fall(qp: &Qp, state: QpState, peers: &mut impl LocalPeer) {
+    if let Some(page) = of(qp) {
+        peers.show(qp.qpn, Some(&PublishedQp { state, ..page }));
+    }
+}
