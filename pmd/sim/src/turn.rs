@@ -1,0 +1,147 @@
+//! One turn of a host's loop, in the order in which a poll-mode loop does it.
+
+use core::fmt::Write;
+
+use pmd_roce::ids::Instant;
+use pmd_roce::sink::{Frame, IpId};
+
+use crate::host::{Host, HostId};
+use crate::limits;
+use crate::link::Peers;
+use crate::memory::Shared;
+use crate::network::Egress;
+use crate::world::World;
+
+impl World {
+    /// Runs one turn of a host: frames, records, timers, transmission, events.
+    ///
+    /// Now and then a peer's turn falls between two of these steps, as it may where both poll at
+    /// the same time.
+    pub(crate) fn turn(&mut self, id: HostId, nested: bool) {
+        let now = self.now();
+        self.fabric.drain_stores(id, &self.memory);
+        self.fabric.sample(id);
+        if !nested {
+            self.interleave(id);
+        }
+        let mut work = self.take_frames(id);
+        work += self.take_records(id);
+        let host = &mut self.hosts[id.0];
+        let mut mem = Shared(&self.memory[id.0]);
+        host.engine.handle_timeout(now, &mut mem, &mut host.cqs);
+        let mut peers = Peers { host: id, now, fabric: &mut self.fabric, memory: &self.memory };
+        let mut tx = Egress { network: &mut self.network, host: id, now };
+        work += host.engine.poll_transmit(now, &mut mem, &mut tx, &mut peers, &mut host.cqs);
+        self.fabric.show_taken(id);
+        self.settle(id, work);
+    }
+
+    fn interleave(&mut self, id: HostId) {
+        let peers: Vec<_> = self.fabric.links(id).map(|(_, peer)| peer).collect();
+        let Some(peer) = peers.get(self.rng.index(peers.len())).copied() else { return };
+        if peer != id && self.rng.chance(125_000) && self.can_turn(peer) {
+            self.turn(peer, true);
+        }
+    }
+
+    fn take_frames(&mut self, id: HostId) -> usize {
+        let now = self.now();
+        let Host { engine, cqs, ingress, .. } = &mut self.hosts[id.0];
+        let mut mem = Shared(&self.memory[id.0]);
+        let mut work = 0;
+        while let Some(arrival) = ingress.pop_front() {
+            let ip_id = IpId::Exact(arrival.ip_id);
+            let frame = Frame { flow: arrival.flow, ip_id, payload: &arrival.payload };
+            let outcome = engine.handle_frame(now, &frame, &mut mem, cqs);
+            self.trace.bytes(&arrival.payload);
+            self.trace.word(outcome.dropped.map_or(u64::MAX, |reason| reason as u64));
+            work += 1;
+        }
+        work
+    }
+
+    fn take_records(&mut self, id: HostId) -> usize {
+        let now = self.now();
+        let Host { engine, cqs, .. } = &mut self.hosts[id.0];
+        let mut mem = Shared(&self.memory[id.0]);
+        let mut work = 0;
+        let links: Vec<_> = self.fabric.links(id).map(|(link, _)| link).collect();
+        for link in links {
+            loop {
+                let Some(entry) = self.fabric.take(id, link) else {
+                    self.fabric.drained(id, link);
+                    break;
+                };
+                let mut payload = self.fabric.arrived(now, id, link, &entry, &self.memory);
+                let mut peers =
+                    Peers { host: id, now, fabric: &mut self.fabric, memory: &self.memory };
+                let record = &entry.record;
+                let taken = engine.handle_record(
+                    now,
+                    link,
+                    record,
+                    &mut payload,
+                    &mut mem,
+                    &mut peers,
+                    cqs,
+                );
+                if !taken {
+                    self.fabric.put_back(id, link, entry);
+                    break;
+                }
+                write!(self.trace, "{record:?}").expect("a trace takes everything");
+                work += 1;
+            }
+        }
+        work
+    }
+
+    /// After a turn or a command: collects what came out and puts on the agenda what follows.
+    pub(crate) fn settle(&mut self, id: HostId, work: usize) {
+        let now = self.now();
+        let host = &mut self.hosts[id.0];
+        while let Some(event) = host.engine.poll_event() {
+            write!(self.trace, "{event:?}").expect("a trace takes everything");
+            host.events.push_back(event);
+        }
+        for (cq, completion) in host.cqs.arrived.drain(..) {
+            self.trace.word(now.0);
+            write!(self.trace, "{cq} {completion:?}").expect("a trace takes everything");
+        }
+        let due = host.engine.poll_timeout();
+        let overdue = work == 0 && due.is_some_and(|due| due <= now);
+        host.idle_turns = if overdue { host.idle_turns + 1 } else { 0 };
+        assert!(
+            host.idle_turns < limits::IDLE_TURNS,
+            "{}: a timer of the engine is due and nothing happens",
+            host.name
+        );
+        for (at, to, arrival) in self.network.departed.drain(..) {
+            self.agenda.arrive(at, to, arrival);
+        }
+        let soon = Instant(now.0 + limits::TURN_NS);
+        if work > 0 {
+            self.wake(id, soon);
+        }
+        if let Some(due) = due {
+            self.wake(id, due.max(soon));
+        }
+        if let Some(room) = self.network.room_at(id) {
+            self.wake(id, room.max(soon));
+        }
+        if let Some(ready) = self.fabric.take_ready_at(id) {
+            self.wake(id, ready.max(soon));
+        }
+        if self.fabric.has_stores(id) {
+            let delay = self.rng.between(1, limits::STORE_DELAY_NS);
+            self.agenda.drain(Instant(now.0 + delay), id);
+        }
+        if self.fabric.take_changed(id) {
+            let peers: Vec<_> = self.fabric.links(id).map(|(_, peer)| peer).collect();
+            for peer in peers {
+                let delay = self.rng.between(1, limits::POLL_NS);
+                self.wake(peer, Instant(now.0 + delay));
+            }
+        }
+    }
+}
