@@ -307,3 +307,65 @@ fn refuse_response<M: Memory, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &mut
     let msn = Msn::new(msn.value().wrapping_sub(1));
     refuse::refuse(qp, dev, io, Fault::RemoteAccess, psn.plus(next), msn);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Rkey;
+
+    const AT: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: Rkey(7) };
+
+    fn read(psn: u32, packets: u32) -> Reply {
+        let len = packets * 1024;
+        Reply::new(Psn::new(psn), packets, Msn::new(0), What::Read { at: AT, len })
+    }
+
+    fn ring(depth: u8, psns: &[u32]) -> Replies {
+        let mut replies = Replies::new();
+        replies.resize(depth);
+        psns.iter().for_each(|psn| replies.accept(read(*psn, 2)));
+        replies
+    }
+
+    fn again(replies: &mut Replies, psn: u32) -> bool {
+        let offset = psn % 2 * 1024;
+        let reth = Reth { va: AT.addr + u64::from(offset), rkey: AT.rkey, dma_len: 2048 - offset };
+        replies.read_again(Psn::new(psn), &reth, PathMtu::B1024)
+    }
+
+    #[test]
+    fn no_room_while_the_oldest_was_never_answered() {
+        let mut replies = ring(2, &[0]);
+        assert!(replies.has_room());
+        replies.accept(read(2, 2));
+        assert!(!replies.has_room());
+        replies.forget_due();
+        assert!(replies.has_room());
+        // A repeated answer that is still due does not count: the peer has moved on.
+        assert!(again(&mut replies, 1));
+        assert!(replies.has_room());
+        assert!(!ring(0, &[]).has_room());
+    }
+
+    #[test]
+    fn the_newest_requests_are_known_and_the_oldest_due_goes_first() {
+        let mut replies = ring(4, &[0, 2, 4, 6, 8]);
+        replies.forget_due();
+        assert!(!again(&mut replies, 0), "recycled");
+        assert!(again(&mut replies, 8) && again(&mut replies, 3));
+        let oldest = replies.oldest_due().map(|place| replies.ring[place].psn);
+        assert_eq!(oldest, Some(Psn::new(2)));
+    }
+
+    /// SQD lets `max_dest_rd_atomic` change: what the peer may still ask for stays.
+    #[test]
+    fn resizing_keeps_the_newest() {
+        let mut replies = ring(4, &[0, 2, 4, 6]);
+        replies.resize(2);
+        assert_eq!((replies.known(), replies.has_room()), (2, false));
+        assert!(!again(&mut replies, 2) && again(&mut replies, 5) && again(&mut replies, 6));
+        replies.resize(8);
+        assert_eq!((replies.known(), replies.has_room()), (2, true));
+        assert!(again(&mut replies, 6));
+    }
+}

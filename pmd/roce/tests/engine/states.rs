@@ -4,6 +4,7 @@ use pmd_roce::engine::{PostRecvError, PostSendError};
 use pmd_roce::ids::{Gid, Lkey, PathMtu, Psn, Qpn, WrId, XrcdId};
 use pmd_roce::qp::attr::{AddressVector, ModifyQpError, QpAttr, QpCap, QpInit};
 use pmd_roce::qp::state::{self, AttrMask, QpState, Transport};
+use pmd_roce::wire::udp;
 use pmd_roce::work::{Access, Datagram, RecvWr, SendOp};
 
 use crate::support::{self, Host, attr, group};
@@ -346,4 +347,35 @@ fn p07_caps_are_granted_or_refused_by_name() {
     init.cap.max_inline_data = 4096;
     let error = host.engine.create_qp(&init).unwrap_err();
     assert_eq!(error.to_string(), "max_inline_data = 4096 is outside 0..=512");
+}
+
+/// S0-10: the address vector decides addresses, UDP source port and DSCP of every packet: by the flow label where there
+/// is one, else by both numbers, and on UD by the sender's alone (the formulas of Linux).
+#[test]
+fn s0_10_the_address_vector_fixes_the_flow() {
+    let flow_of = |transport, flow_label: u32| {
+        let mut host = Host::new(1);
+        let qpn = host.create(transport);
+        let mut wanted = attr(2, PEER);
+        (wanted.av.flow_label, wanted.av.traffic_class, wanted.av.hop_limit) =
+            (flow_label, 0x6a, 3);
+        host.bring_up(qpn, &wanted);
+        let sges = [support::element(&SendOp::Send, 8)];
+        let mut wr = support::send_wr(1, SendOp::Send, &sges);
+        if transport == Transport::Ud {
+            let ah = host.engine.create_ah(&wanted.av).unwrap();
+            wr.to = Some(Datagram { ah, qpn: PEER, qkey: 1 });
+        }
+        host.engine.post_send(qpn, &wr).unwrap();
+        host.poll();
+        (qpn, host.out.frames.pop_front().unwrap().flow)
+    };
+    let (qpn, flow) = flow_of(Transport::Rc, 0);
+    assert_eq!((flow.src, flow.dst), (support::gid(1), support::gid(2)));
+    assert_eq!((flow.traffic_class, flow.hop_limit), (0x6a, 3));
+    assert_eq!(flow.src_port, udp::source_port_of_pair(qpn, PEER));
+    assert_eq!(flow_of(Transport::Uc, 0x4_0001).1.src_port, 0xc011);
+    let (qpn, flow) = flow_of(Transport::Ud, 0x4_0001);
+    assert_eq!(flow.src_port, udp::source_port_of_sender(qpn));
+    assert_eq!((flow.traffic_class, flow.hop_limit), (0x6a, 3));
 }
