@@ -76,16 +76,14 @@ impl World {
         configure: impl FnOnce(&mut EngineConfig),
     ) -> HostId {
         let id = HostId(self.hosts.len());
+        let process = u32::try_from(id.0 % 127 + 1).expect("below 128");
         let mut config = EngineConfig {
-            process: u32::try_from(id.0 % 127 + 1).expect("below 128"),
-            lcore: 0,
-            gids: Vec::new(),
             seed: self.rng.bits(),
             max_qps: limits::OBJECTS,
             max_srqs: limits::OBJECTS,
             max_ahs: limits::OBJECTS,
-            window_packets: pmd_roce::limits::WINDOW_PACKETS,
             mtu: PathMtu::B4096,
+            ..EngineConfig::new(process, 0, Vec::new())
         };
         configure(&mut config);
         let gid = *config.gids.first().expect("a host has an address");
