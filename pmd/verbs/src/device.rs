@@ -24,7 +24,9 @@ use crate::connect::{HostId, PathWish};
 use crate::context::Context;
 use crate::disturb::{Disturb, Disturbance};
 use crate::mr::RegisterError;
-use crate::soft::{Core, CoreParts, MAX_REGIONS, Peers, Regions, Shm, TableMemory, access};
+use crate::soft::{
+    Core, CoreParts, Handover, MAX_REGIONS, Peers, Regions, Shm, TableMemory, access,
+};
 
 /// Lcores that can share a device.
 pub const MAX_LCORES: u32 = 1 << QPN_LCORE_BITS;
@@ -149,6 +151,7 @@ struct Shared {
     shm: Option<Shm>,
     pds: AtomicU32,
     parts: Mutex<Vec<Option<Part>>>,
+    handover: Handover,
     disturbance: Disturbance,
     epoch: time::Instant,
     host: HostId,
@@ -231,6 +234,7 @@ impl Device {
                 shm,
                 pds: AtomicU32::new(1),
                 parts: Mutex::new(parts),
+                handover: Handover::new(prefix, config.lcores),
                 disturbance,
                 epoch: time::Instant::now(),
                 host: HostId::of_this_process(),
@@ -297,7 +301,12 @@ impl Device {
         let memory =
             TableMemory::new(Arc::clone(&self.shared.table), Arc::clone(&self.shared.regions));
         let peers = Peers::new(self.shared.shm.as_ref(), lcore);
-        Ok(Context::new(self.clone(), lcore, Core::new(CoreParts { engine, memory, peers, wire })))
+        let handover = self.shared.handover.of(lcore);
+        Ok(Context::new(
+            self.clone(),
+            lcore,
+            Core::new(CoreParts { engine, memory, peers, wire, handover }),
+        ))
     }
 
     /// Nanoseconds since the device was opened.

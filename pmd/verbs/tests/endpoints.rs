@@ -141,6 +141,16 @@ fn every_operation_over_udp() {
     every_operation(WireChoice::Udp, "packet");
 }
 
+#[test]
+fn every_operation_over_shared_memory() {
+    every_operation(WireChoice::Shm, "local");
+}
+
+#[test]
+fn every_operation_over_the_automatic_wire() {
+    every_operation(WireChoice::Auto, "local");
+}
+
 /// A message too long for its receive fails at both ends by name, and everything behind it flushes.
 fn too_long_a_message(wire: WireChoice) {
     use pmd_verbs::WcStatus;
@@ -170,6 +180,11 @@ fn too_long_a_message_over_udp() {
 }
 
 #[test]
+fn too_long_a_message_over_shared_memory() {
+    too_long_a_message(WireChoice::Shm);
+}
+
+#[test]
 fn an_old_answer_does_not_connect() {
     let device = Device::open(&DeviceConfig { lcores: 2, ..DeviceConfig::default() }).unwrap();
     let cxs = [device.context(0).unwrap(), device.context(1).unwrap()];
@@ -181,4 +196,50 @@ fn an_old_answer_does_not_connect() {
     let mut fresh = cxs[0].prepare(&options).unwrap();
     let error = fresh.connect(&answer).unwrap_err().to_string();
     assert!(error.contains("generation") && error.contains("old answer"), "{error}");
+}
+
+/// One lcore sends to both lcores of a peer: the kernel steers whole batches by their first frame, so
+/// frames for the other lcore are handed over, and every message arrives.
+#[test]
+fn one_lcore_talks_to_two_over_udp() {
+    let config = |lcores| DeviceConfig { wire: WireChoice::Udp, lcores, ..DeviceConfig::default() };
+    let (one, two) = (Device::open(&config(1)).unwrap(), Device::open(&config(2)).unwrap());
+    let near = one.context(0).unwrap();
+    let far = [two.context(0).unwrap(), two.context(1).unwrap()];
+    let options = EndpointOptions { depth: 128, recv_depth: 128, ..EndpointOptions::default() };
+    let memory = region();
+    let mut pairs: Vec<(Box<dyn Endpoint>, Box<dyn Endpoint>)> = far
+        .iter()
+        .map(|cx| {
+            let mut a = near.prepare(&options).unwrap();
+            let mut b = cx.prepare(&options).unwrap();
+            let key = b.endpoint().register(&memory).unwrap();
+            for token in 0..100 {
+                let into = Local { key, offset: token * 64, len: 64 };
+                b.endpoint().submit(Op::Recv { into }, Token(token)).unwrap();
+            }
+            b.connect(&a.hello(b"")).unwrap();
+            a.connect(&b.hello(b"")).unwrap();
+            (Box::new(a).into_endpoint(), Box::new(b).into_endpoint())
+        })
+        .collect();
+    for token in 0..100 {
+        for (a, _) in &mut pairs {
+            a.submit(Op::SendInline { bytes: &[7; 32], imm: None }, Token(token)).unwrap();
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut received = [0, 0];
+    while received != [100, 100] {
+        assert!(Instant::now() < deadline, "received {received:?}");
+        for cx in [&near, &far[0], &far[1]] {
+            cx.progress(cx.device().now());
+        }
+        for ((_, b), count) in pairs.iter_mut().zip(&mut received) {
+            b.poll(&mut |settled| {
+                assert_eq!((settled.outcome, settled.len), (Outcome::Done, 32));
+                *count += 1;
+            });
+        }
+    }
 }

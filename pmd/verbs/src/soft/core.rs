@@ -7,9 +7,10 @@ use pmd_roce::event::AsyncEvent;
 use pmd_roce::ids::{Instant, Qpn};
 use pmd_roce::qp::attr::{ModifyQpError, QpAttr};
 use pmd_roce::qp::state::AttrMask;
-use pmd_wire::Wire;
+use pmd_wire::{RxVerdict, Wire};
 
 use super::cq::Cqs;
+use super::handover::Handover;
 use super::memory::TableMemory;
 use super::peers::Peers;
 use super::wire::{WireSink, frame, verdict};
@@ -24,6 +25,7 @@ pub(crate) struct Core {
     pub(crate) memory: TableMemory,
     pub(crate) peers: Peers,
     pub(crate) wire: Option<Box<dyn Wire>>,
+    pub(crate) handover: Handover,
     pub(crate) events: VecDeque<AsyncEvent>,
     pub(crate) lost_events: u64,
     /// The lcore's loop makes progress, so that polling a queue need not.
@@ -45,17 +47,19 @@ pub(crate) struct CoreParts {
     pub(crate) memory: TableMemory,
     pub(crate) peers: Peers,
     pub(crate) wire: Option<Box<dyn Wire>>,
+    pub(crate) handover: Handover,
 }
 
 impl Core {
     pub(crate) fn new(parts: CoreParts) -> Self {
-        let CoreParts { engine, memory, peers, wire } = parts;
+        let CoreParts { engine, memory, peers, wire, handover } = parts;
         Self {
             engine,
             cqs: Cqs::default(),
             memory,
             peers,
             wire,
+            handover,
             events: VecDeque::with_capacity(MAX_EVENTS),
             lost_events: 0,
             driven: false,
@@ -72,11 +76,19 @@ impl Core {
     /// The first half of a turn, before the applications of the lcore run.
     pub(crate) fn receive(&mut self, now: Instant) -> usize {
         self.now = now;
-        let Self { engine, cqs, memory, peers, wire, .. } = self;
+        let Self { engine, cqs, memory, peers, wire, handover, .. } = self;
         let mut work = peers.receive(now, engine, memory, cqs);
         if let Some(wire) = wire {
             work += wire.rx_burst(now.0, &mut |rx| {
-                verdict(engine.handle_frame(now, &frame(&rx), memory, cqs))
+                let frame = frame(&rx);
+                if handover.divert(&frame) {
+                    // Its lcore judges it; until then, the identification is as good as its guess.
+                    return RxVerdict { ip_id: rx.ip_id.value(), dropped: None };
+                }
+                verdict(engine.handle_frame(now, &frame, memory, cqs))
+            });
+            work += handover.receive(|frame| {
+                engine.handle_frame(now, frame, memory, cqs);
             });
         }
         engine.handle_timeout(now, memory, cqs);

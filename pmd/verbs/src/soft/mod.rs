@@ -5,6 +5,7 @@
 
 mod core;
 mod cq;
+mod handover;
 mod memory;
 mod peers;
 mod regions;
@@ -14,6 +15,7 @@ mod wire;
 pub(crate) use self::core::{Core, CoreParts};
 pub(crate) use self::shm::Shm;
 pub(crate) use cq::Armed;
+pub(crate) use handover::Handover;
 pub(crate) use memory::{TableMemory, access};
 pub(crate) use peers::Peers;
 pub(crate) use regions::{MAX_REGIONS, Regions};

@@ -1,87 +1,347 @@
-//! The engine's view of peers on the same host.
+//! The engine's view of peers on the same host, over the links of the shared-memory wire.
 
 use pmd_roce::engine::Engine;
-use pmd_roce::ids::{Gid, Instant, LinkId, PdId, Qpn};
-use pmd_roce::local::{LocalFault, LocalPeer, PublishedQp, Push, Record, Source, Target};
+use pmd_roce::ids::{Gid, Instant, LinkId, PdId, Qpn, Rkey, Srqn};
+use pmd_roce::limits::{QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS};
+use pmd_roce::local::{
+    Arrived, LocalFault, LocalPeer, PublishedQp, Push, Record, RecordKind, Source, Target,
+};
 use pmd_roce::memory::AtomicOp;
-use pmd_roce::work::{RemoteAddr, Sge};
+use pmd_roce::qp::state::QpState;
+use pmd_roce::work::{Access, Imm, RemoteAddr, Sge};
+use pmd_wire::shm;
 
 use super::cq::Cqs;
 use super::memory::TableMemory;
 use super::shm::Shm;
 
+/// Most elements of a work request: those of the engine fit.
+const MAX_SGE: usize = pmd_roce::limits::MAX_SGE as usize;
+
 /// Links of one lcore; none where the device shares no memory.
 #[derive(Debug)]
-pub(crate) struct Peers;
+pub(crate) struct Peers {
+    links: Option<shm::Links>,
+    port: Option<Shm>,
+    lcore: u32,
+}
 
 impl Peers {
-    pub(crate) const fn new(_port: Option<&Shm>, _lcore: u32) -> Self {
-        Self
+    pub(crate) fn new(port: Option<&Shm>, lcore: u32) -> Self {
+        Self { links: port.and_then(|port| port.links(lcore)), port: port.cloned(), lcore }
     }
 
-    pub(crate) fn attach(&mut self, _gid: Gid, _qpn: Qpn) -> Result<LinkId, String> {
-        Err("this device shares no memory".into())
+    /// Finds the link to the lcore that owns a queue pair, making one where there is none. Not for
+    /// the data path: it waits for the peer's control thread, bounded.
+    pub(crate) fn attach(&mut self, gid: Gid, qpn: Qpn) -> Result<LinkId, String> {
+        let port = self.port.as_ref().ok_or("this device shares no memory")?;
+        let link = port.attach(self.lcore, gid, owner_of(qpn))?;
+        // The link is there from the next turn on, and the caller uses it in this one.
+        self.links.as_mut().map(shm::Links::turn);
+        Ok(LinkId(link))
     }
 
-    pub(crate) const fn receive(
+    fn answering(&mut self) -> Option<Answering<'_>> {
+        self.links.as_mut().map(Answering)
+    }
+
+    /// Takes in what peers sent, and which of them died.
+    pub(crate) fn receive(
         &mut self,
-        _now: Instant,
-        _engine: &mut Engine,
-        _memory: &mut TableMemory,
-        _cqs: &mut Cqs,
+        now: Instant,
+        engine: &mut Engine,
+        memory: &mut TableMemory,
+        cqs: &mut Cqs,
     ) -> usize {
-        0
+        let Some(links) = &mut self.links else { return 0 };
+        let mut work = links.turn();
+        while let Some(down) = links.next_down() {
+            tracing::debug!("link to process {} is down: {}", down.peer.pid, down.fault);
+            engine.handle_link_down(now, LinkId(down.link), cqs);
+        }
+        for at in 0.. {
+            let Some(link) = links.active().get(at).copied() else { break };
+            work += links.rx(link, |links, record, payload| {
+                let record = from_wire(record);
+                let mut payload = Bytes(payload);
+                engine.handle_record(
+                    now,
+                    LinkId(link),
+                    &record,
+                    &mut payload,
+                    memory,
+                    &mut Answering(links),
+                    cqs,
+                )
+            });
+        }
+        work
     }
 }
 
-impl LocalPeer for Peers {
-    fn target(&self, _: LinkId, _: Qpn) -> Target {
-        Target::Gone
+/// Process prefix and lcore, the top bits of a queue pair number.
+fn owner_of(qpn: Qpn) -> (u32, u32) {
+    let lcore_at = QPN_GENERATION_BITS + QPN_INDEX_BITS;
+    let lcore = (qpn.value() >> lcore_at) & ((1 << QPN_LCORE_BITS) - 1);
+    (qpn.value() >> (lcore_at + QPN_LCORE_BITS), lcore)
+}
+
+/// Links lent out while one of them delivers a record, to answer it.
+struct Answering<'a>(&'a mut shm::Links);
+
+/// The payload of a record.
+struct Bytes<'a, 'b>(&'a mut shm::Payload<'b>);
+
+impl Arrived for Bytes<'_, '_> {
+    fn copy_to(&mut self, pd: PdId, offset: u32, sge: &Sge) -> Result<(), LocalFault> {
+        self.0.copy_to(pd.0, offset, &element(sge)).map_err(fault)
+    }
+}
+
+fn element(sge: &Sge) -> shm::Sge {
+    shm::Sge { addr: sge.addr, len: sge.len, lkey: sge.lkey.0 }
+}
+
+fn fault(fault: shm::MemoryFault) -> LocalFault {
+    match fault {
+        shm::MemoryFault::Local => LocalFault::Local,
+        shm::MemoryFault::Remote => LocalFault::RemoteAccess,
+        shm::MemoryFault::NotYet => LocalFault::NotYet,
+        shm::MemoryFault::Gone => LocalFault::Gone,
+    }
+}
+
+fn remote((pd, qpn): (PdId, Qpn), at: RemoteAddr) -> shm::Remote {
+    shm::Remote { addr: at.addr, rkey: at.rkey.0, pd: pd.0, qpn: qpn.value() }
+}
+
+fn shown(qp: &PublishedQp) -> shm::ShownQp {
+    shm::ShownQp {
+        state: qp.state as u8,
+        peer: qp.peer.value(),
+        access: qp.access.bits(),
+        pd: qp.pd.0,
+        max_dest_rd_atomic: qp.max_dest_rd_atomic,
+        min_rnr_timer: qp.min_rnr_timer,
+        qkey: qp.qkey,
+        posted: qp.posted,
+    }
+}
+
+fn published(qp: &shm::ShownQp) -> Option<PublishedQp> {
+    Some(PublishedQp {
+        state: QpState::ALL.into_iter().find(|state| *state as u8 == qp.state)?,
+        peer: Qpn::new(qp.peer),
+        access: Access::from_bits_truncate(qp.access),
+        pd: PdId(qp.pd),
+        max_dest_rd_atomic: qp.max_dest_rd_atomic,
+        min_rnr_timer: qp.min_rnr_timer,
+        qkey: qp.qkey,
+        posted: qp.posted,
+    })
+}
+
+fn target(links: &shm::Links, link: LinkId, qpn: Qpn) -> Target {
+    match links.target(link.0, qpn.value()) {
+        shm::Target::Qp(qp) => published(&qp).map_or(Target::Absent, Target::Qp),
+        shm::Target::Absent => Target::Absent,
+        shm::Target::Gone => Target::Gone,
+    }
+}
+
+fn to_wire(record: &Record) -> shm::Record {
+    shm::Record {
+        kind: match record.kind {
+            RecordKind::Send => shm::Kind::Send,
+            RecordKind::SendInvalidate(key) => shm::Kind::SendInvalidate(key.0),
+            RecordKind::WriteImm => shm::Kind::WriteImm,
+            RecordKind::Nak { syndrome } => shm::Kind::Nak { syndrome },
+            RecordKind::Violation { access } => shm::Kind::Violation { access },
+        },
+        dst: record.dst.value(),
+        src: record.src.value(),
+        seq: record.seq,
+        len: record.len,
+        imm: record.imm.map(|imm| imm.0),
+        solicited: record.solicited,
+        srqn: record.srqn.map(|srqn| srqn.0),
+        qkey: record.qkey,
+    }
+}
+
+fn from_wire(record: &shm::Record) -> Record {
+    Record {
+        kind: match record.kind {
+            shm::Kind::Send => RecordKind::Send,
+            shm::Kind::SendInvalidate(key) => RecordKind::SendInvalidate(Rkey(key)),
+            shm::Kind::WriteImm => RecordKind::WriteImm,
+            shm::Kind::Nak { syndrome } => RecordKind::Nak { syndrome },
+            shm::Kind::Violation { access } => RecordKind::Violation { access },
+        },
+        dst: Qpn::new(record.dst),
+        src: Qpn::new(record.src),
+        seq: record.seq,
+        len: record.len,
+        imm: record.imm.map(Imm),
+        solicited: record.solicited,
+        srqn: record.srqn.map(Srqn),
+        qkey: record.qkey,
+    }
+}
+
+/// Has `act` use a source in the wire's own types.
+fn with_source<R>(source: Source<'_>, act: impl FnOnce(shm::Source<'_>) -> R) -> R {
+    match source {
+        Source::Inline(bytes) => act(shm::Source::Inline(bytes)),
+        Source::Sges(sges) => with_elements(sges, |elements| act(shm::Source::Sges(elements))),
+    }
+}
+
+fn with_elements<R>(sges: &[Sge], act: impl FnOnce(&[shm::Sge]) -> R) -> R {
+    let mut elements = [shm::Sge { addr: 0, len: 0, lkey: 0 }; MAX_SGE];
+    let count = sges.len().min(MAX_SGE);
+    for (to, from) in elements.iter_mut().zip(sges) {
+        *to = element(from);
+    }
+    act(&elements[..count])
+}
+
+impl LocalPeer for Answering<'_> {
+    fn target(&self, link: LinkId, qpn: Qpn) -> Target {
+        target(self.0, link, qpn)
     }
 
     fn write(
         &mut self,
-        _: LinkId,
-        _: PdId,
-        _: Source<'_>,
-        _: (PdId, Qpn),
-        _: RemoteAddr,
+        link: LinkId,
+        pd: PdId,
+        from: Source<'_>,
+        target: (PdId, Qpn),
+        to: RemoteAddr,
     ) -> Result<(), LocalFault> {
-        Err(LocalFault::Gone)
+        with_source(from, |from| self.0.write(link.0, pd.0, from, &remote(target, to)))
+            .map_err(fault)
     }
 
     fn read(
         &mut self,
-        _: LinkId,
-        _: PdId,
-        _: &[Sge],
-        _: (PdId, Qpn),
-        _: RemoteAddr,
+        link: LinkId,
+        pd: PdId,
+        into: &[Sge],
+        target: (PdId, Qpn),
+        from: RemoteAddr,
     ) -> Result<(), LocalFault> {
-        Err(LocalFault::Gone)
+        with_elements(into, |into| self.0.read(link.0, pd.0, into, &remote(target, from)))
+            .map_err(fault)
     }
 
     fn atomic(
         &mut self,
-        _: LinkId,
-        _: (PdId, Qpn),
-        _: RemoteAddr,
-        _: AtomicOp,
+        link: LinkId,
+        target: (PdId, Qpn),
+        at: RemoteAddr,
+        op: AtomicOp,
     ) -> Result<u64, LocalFault> {
-        Err(LocalFault::Gone)
+        let op = match op {
+            AtomicOp::CompareSwap { compare, swap } => shm::AtomicOp::CompareSwap { compare, swap },
+            AtomicOp::FetchAdd(add) => shm::AtomicOp::FetchAdd(add),
+        };
+        self.0.atomic(link.0, &remote(target, at), op).map_err(fault)
     }
 
-    fn push(&mut self, _: LinkId, _: PdId, _: &Record, _: Source<'_>) -> Push {
-        Push::Gone
+    fn push(&mut self, link: LinkId, pd: PdId, record: &Record, payload: Source<'_>) -> Push {
+        let pushed =
+            with_source(payload, |payload| self.0.push(link.0, pd.0, &to_wire(record), payload));
+        match pushed {
+            shm::Push::At(position) => Push::At(position),
+            shm::Push::Full => Push::Full,
+            shm::Push::LocalFault => Push::LocalFault,
+            shm::Push::Gone => Push::Gone,
+        }
     }
 
-    fn consumed(&self, _: LinkId) -> u64 {
-        0
+    fn consumed(&self, link: LinkId) -> u64 {
+        self.0.consumed(link.0)
     }
 
-    fn show(&mut self, _: Qpn, _: Option<&PublishedQp>) {}
+    fn show(&mut self, qpn: Qpn, qp: Option<&PublishedQp>) {
+        // False says that the number lies outside the page: nobody can reach it by a link then.
+        let shown = self.0.show(qpn.value(), qp.map(shown).as_ref());
+        debug_assert!(shown, "the page has a slot for every queue pair of the engine");
+    }
 
-    fn publish(&mut self) {}
+    fn publish(&mut self) {
+        self.0.publish();
+    }
 
-    fn fence(&mut self) {}
+    fn fence(&mut self) {
+        self.0.fence();
+    }
+}
+
+impl LocalPeer for Peers {
+    fn target(&self, link: LinkId, qpn: Qpn) -> Target {
+        self.links.as_ref().map_or(Target::Gone, |links| target(links, link, qpn))
+    }
+
+    fn write(
+        &mut self,
+        link: LinkId,
+        pd: PdId,
+        from: Source<'_>,
+        target: (PdId, Qpn),
+        to: RemoteAddr,
+    ) -> Result<(), LocalFault> {
+        self.answering()
+            .map_or(Err(LocalFault::Gone), |mut links| links.write(link, pd, from, target, to))
+    }
+
+    fn read(
+        &mut self,
+        link: LinkId,
+        pd: PdId,
+        into: &[Sge],
+        target: (PdId, Qpn),
+        from: RemoteAddr,
+    ) -> Result<(), LocalFault> {
+        self.answering()
+            .map_or(Err(LocalFault::Gone), |mut links| links.read(link, pd, into, target, from))
+    }
+
+    fn atomic(
+        &mut self,
+        link: LinkId,
+        target: (PdId, Qpn),
+        at: RemoteAddr,
+        op: AtomicOp,
+    ) -> Result<u64, LocalFault> {
+        self.answering()
+            .map_or(Err(LocalFault::Gone), |mut links| links.atomic(link, target, at, op))
+    }
+
+    fn push(&mut self, link: LinkId, pd: PdId, record: &Record, payload: Source<'_>) -> Push {
+        self.answering().map_or(Push::Gone, |mut links| links.push(link, pd, record, payload))
+    }
+
+    fn consumed(&self, link: LinkId) -> u64 {
+        self.links.as_ref().map_or(0, |links| links.consumed(link.0))
+    }
+
+    fn show(&mut self, qpn: Qpn, qp: Option<&PublishedQp>) {
+        if let Some(mut links) = self.answering() {
+            links.show(qpn, qp);
+        }
+    }
+
+    fn publish(&mut self) {
+        if let Some(mut links) = self.answering() {
+            links.publish();
+        }
+    }
+
+    fn fence(&mut self) {
+        if let Some(mut links) = self.answering() {
+            links.fence();
+        }
+    }
 }
