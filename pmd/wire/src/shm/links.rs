@@ -266,9 +266,7 @@ impl Links {
     /// must stay until it has taken the record.
     pub fn push(&mut self, link: u32, pd: u32, record: &Record, payload: Source<'_>) -> Push {
         // Datagrams complete at once: their bytes must not be needed later.
-        let is_datagram = record.len > INLINE_MAX
-            && record.len <= DATAGRAM_MAX
-            && self.page.own(record.src).is_some_and(|qp| qp.peer == 0);
+        let is_datagram = matches!(record.kind, Kind::Datagram(_)) && record.len <= DATAGRAM_MAX;
         let Some((id, link)) = self
             .slots
             .get_mut(slot_of(link))
@@ -395,8 +393,7 @@ impl<'a> Outgoing<'a> {
         is_local: bool,
         largest: u64,
     ) -> Result<Self, MemoryFault> {
-        let has_bytes =
-            record.len > 0 && matches!(record.kind, Kind::Send | Kind::SendInvalidate(_));
+        let has_bytes = record.len > 0 && record.kind.is_send();
         let (body, bytes) = match payload {
             _ if !has_bytes => (Body::None, OutBytes::None),
             Source::Inline(bytes) if bytes.len() as u64 == u64::from(record.len) => {

@@ -37,5 +37,5 @@ pub use page::ShownQp;
 pub use payload::Payload;
 pub use port::{AttachError, ExportError, OpenError, PeerName, Port, PortConfig};
 pub use reach::{MemoryFault, Remote, Sge};
-pub use record::{Garbage, Kind, Record};
+pub use record::{Datagram, Garbage, Kind, Record};
 pub use rendezvous::{Directory, DirectoryError, PortClaim, PortError, PrefixClaim, PrefixError};

@@ -53,13 +53,14 @@ impl Inbound {
         let word = |i: u64| self.reader.word(at + i * 8);
         self.reader.check(at, HEADER, self.largest)?;
         let second = word(1);
-        let (third, fourth) = if Header::extended(second) {
-            self.reader.check(at, HEADER * 2, self.largest)?;
-            (word(2), word(3))
-        } else {
-            (0, 0)
-        };
-        let header = Header::decode([first, second, third, fourth])?;
+        let words = Header::words(first, second);
+        self.reader.check(at, words as u64 * 8, self.largest)?;
+        let header = Header::decode(std::array::from_fn(|i| match i {
+            0 => first,
+            1 => second,
+            _ if i < words => word(i as u64),
+            _ => 0,
+        }))?;
         let (record, size) = (header.record, header.size());
         self.reader.check(at, size, self.largest)?;
 
@@ -90,6 +91,11 @@ impl Inbound {
 }
 
 impl Payload<'_> {
+    /// Whether the bytes are still in the sender's memory, where they may change meanwhile.
+    pub const fn is_borrowed(&self) -> bool {
+        matches!(self.bytes, Bytes::Pull(..))
+    }
+
     /// Copies message bytes `offset ..` into one local element, at its start: `min(sge.len, len - offset)` of them.
     ///
     /// # Errors

@@ -7,6 +7,8 @@
 //! word 1   sending QPN 24 | message number 24 | flags 8 | count or syndrome 8
 //! word 2   immediate data or key to invalidate 32 | Q_Key 32                       only with EXTENDED
 //! word 3   shared receive queue 24                                                 only with EXTENDED
+//! word 4   source GID in two words, then the destination's                         only datagrams
+//! word 8   UDP source port 16 | traffic class 8 | hop limit 8                      only datagrams
 //! ```
 //!
 //! The payload follows, padded to eight bytes: the message itself, or up to sixteen [`Piece`]s that say where it lies in the
@@ -19,8 +21,10 @@ use super::limits::SGES_MAX;
 /// What a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A SEND, or a datagram.
+    /// A SEND of a connection.
     Send,
+    /// A datagram.
+    Datagram(Datagram),
     /// SEND with invalidate: the rkey to revoke.
     SendInvalidate(u32),
     /// A WRITE with immediate whose bytes are in place.
@@ -30,11 +34,34 @@ pub enum Kind {
         /// As in an AETH.
         syndrome: u8,
     },
+    /// Answer: the sender's memory was no longer there.
+    SourceFault,
     /// The initiator broke a rule of the target.
     Violation {
         /// True: QP_ACCESS_ERR; false: QP_REQ_ERR.
         access: bool,
+        /// The AETH syndrome that a responder would have answered with.
+        syndrome: u8,
     },
+    /// The initiator found no receive for its message.
+    Starved,
+}
+
+/// What a datagram carries besides its bytes: what its receiver would see in packet headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Q_Key.
+    pub qkey: u32,
+    /// Source GID.
+    pub src: [u8; 16],
+    /// Destination GID.
+    pub dst: [u8; 16],
+    /// UDP source port.
+    pub src_port: u16,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
 }
 
 /// The header of one entry of a link's ring.
@@ -56,8 +83,6 @@ pub struct Record {
     pub solicited: bool,
     /// Shared receive queue, 24 bits; XRC only.
     pub srqn: Option<u32>,
-    /// Q_Key; UD only.
-    pub qkey: u32,
 }
 
 /// Where the bytes of a record are.
@@ -148,6 +173,9 @@ const SEND_INVALIDATE: u8 = 2;
 const WRITE_IMM: u8 = 3;
 const NAK: u8 = 4;
 const VIOLATION: u8 = 5;
+const SOURCE_FAULT: u8 = 6;
+const STARVED: u8 = 7;
+const DATAGRAM: u8 = 8;
 /// Two bits: nothing, inline, pull. The fourth value is kept for payloads that the sender put into the posted receive itself.
 const BODY_SHIFT: u8 = 4;
 const BODY_NONE: u8 = 0;
@@ -164,7 +192,11 @@ const FLAGS: u8 = EXTENDED | IMM | SOLICITED | SRQ | ACCESS;
 /// Bytes of a header without its extension.
 pub(crate) const HEADER: u64 = 16;
 /// Bytes of the extension.
-pub(crate) const EXTENSION: u64 = 16;
+const EXTENSION: u64 = 16;
+/// Bytes of a datagram's addresses.
+const ADDRESSES: u64 = 40;
+/// Words of the longest header.
+pub(crate) const HEADER_WORDS: usize = ((HEADER + EXTENSION + ADDRESSES) / 8) as usize;
 /// Bytes of a piece.
 pub(crate) const PIECE: u64 = 24;
 
@@ -198,17 +230,49 @@ pub(crate) fn entry(word: u64) -> Entry {
     }
 }
 
+impl Kind {
+    /// Whether the record is a message with bytes of its own.
+    pub(crate) const fn is_send(&self) -> bool {
+        matches!(self, Self::Send | Self::Datagram(_) | Self::SendInvalidate(_))
+    }
+}
+
+impl Datagram {
+    fn encode(&self) -> [u64; 5] {
+        let halves = |gid: &[u8; 16]| {
+            let (high, low) = gid.split_at(8);
+            let word = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            [word(high), word(low)]
+        };
+        let ([a, b], [c, d]) = (halves(&self.src), halves(&self.dst));
+        let rest = u64::from(self.src_port) << 16
+            | u64::from(self.traffic_class) << 8
+            | u64::from(self.hop_limit);
+        [a, b, c, d, rest]
+    }
+
+    fn decode(qkey: u32, [a, b, c, d, rest]: [u64; 5]) -> Self {
+        let gid = |high: u64, low: u64| (u128::from(high) << 64 | u128::from(low)).to_be_bytes();
+        let [.., p, q, traffic_class, hop_limit] = rest.to_be_bytes();
+        let src_port = u16::from_be_bytes([p, q]);
+        Self { qkey, src: gid(a, b), dst: gid(c, d), src_port, traffic_class, hop_limit }
+    }
+}
+
 impl Record {
     fn is_extended(&self) -> bool {
         self.imm.is_some()
             || self.srqn.is_some()
-            || self.qkey != 0
-            || matches!(self.kind, Kind::SendInvalidate(_))
+            || matches!(self.kind, Kind::SendInvalidate(_) | Kind::Datagram(_))
     }
 
     /// Bytes of its header, extension included.
     pub(crate) fn header_bytes(&self) -> u64 {
-        if self.is_extended() { HEADER + EXTENSION } else { HEADER }
+        match self.kind {
+            Kind::Datagram(_) => HEADER + EXTENSION + ADDRESSES,
+            _ if self.is_extended() => HEADER + EXTENSION,
+            _ => HEADER,
+        }
     }
 }
 
@@ -227,15 +291,18 @@ impl Header {
         }
     }
 
-    /// The header as words; the extension's count only when [`Record::header_bytes`] says so.
-    pub(crate) fn encode(&self) -> [u64; 4] {
+    /// The header as words; as many of them count as [`Record::header_bytes`] says.
+    pub(crate) fn encode(&self) -> [u64; HEADER_WORDS] {
         let record = &self.record;
         let (kind, operand, byte) = match record.kind {
             Kind::Send => (SEND, 0, 0),
+            Kind::Datagram(_) => (DATAGRAM, 0, 0),
             Kind::SendInvalidate(rkey) => (SEND_INVALIDATE, rkey, 0),
             Kind::WriteImm => (WRITE_IMM, 0, 0),
             Kind::Nak { syndrome } => (NAK, 0, syndrome),
-            Kind::Violation { .. } => (VIOLATION, 0, 0),
+            Kind::SourceFault => (SOURCE_FAULT, 0, 0),
+            Kind::Violation { syndrome, .. } => (VIOLATION, 0, syndrome),
+            Kind::Starved => (STARVED, 0, 0),
         };
         let (body, byte) = match self.body {
             Body::None => (BODY_NONE, byte),
@@ -248,31 +315,46 @@ impl Header {
             (IMM, record.imm.is_some()),
             (SOLICITED, record.solicited),
             (SRQ, record.srqn.is_some()),
-            (ACCESS, matches!(record.kind, Kind::Violation { access: true })),
+            (ACCESS, matches!(record.kind, Kind::Violation { access: true, .. })),
         ] {
             if set {
                 flags |= flag;
             }
         }
         let operand = record.imm.map_or(operand, u32::from_be_bytes);
+        let (qkey, [a, b, c, d, e]) = match &record.kind {
+            Kind::Datagram(datagram) => (datagram.qkey, datagram.encode()),
+            _ => (0, [0; 5]),
+        };
         [
             first_word(kind | body << BODY_SHIFT, record.dst, record.len),
             u64::from(record.src & LOW_24) << 40
                 | u64::from(record.seq & LOW_24) << 16
                 | u64::from(flags) << 8
                 | u64::from(byte),
-            u64::from(operand) << 32 | u64::from(record.qkey),
+            u64::from(operand) << 32 | u64::from(qkey),
             u64::from(record.srqn.unwrap_or(0) & LOW_24),
+            a,
+            b,
+            c,
+            d,
+            e,
         ]
     }
 
-    /// Whether the second word promises an extension.
-    pub(crate) fn extended(second: u64) -> bool {
-        second.to_be_bytes()[6] & EXTENDED != 0
+    /// Words of the header that begins with these two.
+    pub(crate) fn words(first: u64, second: u64) -> usize {
+        let is_extended = second.to_be_bytes()[6] & EXTENDED != 0;
+        let bytes = match (op_of(first) & KIND_MASK, is_extended) {
+            (DATAGRAM, true) => HEADER + EXTENSION + ADDRESSES,
+            (_, true) => HEADER + EXTENSION,
+            (_, false) => HEADER,
+        };
+        (bytes / 8) as usize
     }
 
-    /// The meaning of header words; the last two are ignored where there is no extension.
-    pub(crate) fn decode(words: [u64; 4]) -> Result<Self, Garbage> {
+    /// The meaning of header words; those beyond [`Header::words`] are ignored.
+    pub(crate) fn decode(words: [u64; HEADER_WORDS]) -> Result<Self, Garbage> {
         let op = op_of(words[0]);
         let [.., flags, byte] = words[1].to_be_bytes();
         let wrong_flags = Garbage::Flags { op, flags };
@@ -288,10 +370,16 @@ impl Header {
 
         let kind = match op & KIND_MASK {
             SEND => Kind::Send,
+            DATAGRAM => {
+                let [.., a, b, c, d, e] = words;
+                Kind::Datagram(Datagram::decode(qkey, [a, b, c, d, e]))
+            }
             SEND_INVALIDATE => Kind::SendInvalidate(operand),
             WRITE_IMM => Kind::WriteImm,
             NAK => Kind::Nak { syndrome: byte },
-            VIOLATION => Kind::Violation { access: has(ACCESS) },
+            SOURCE_FAULT => Kind::SourceFault,
+            VIOLATION => Kind::Violation { access: has(ACCESS), syndrome: byte },
+            STARVED => Kind::Starved,
             _ => return Err(Garbage::Op(op)),
         };
         let body = match op >> BODY_SHIFT {
@@ -302,7 +390,7 @@ impl Header {
             _ => return Err(Garbage::Op(op)),
         };
         let len = low(words[0]);
-        let is_send = matches!(kind, Kind::Send | Kind::SendInvalidate(_));
+        let is_send = kind.is_send();
         // Only a message has bytes, and a message with bytes has them somewhere.
         if is_send && (body == Body::None) != (len == 0) || !is_send && body != Body::None {
             return Err(Garbage::Op(op));
@@ -310,7 +398,7 @@ impl Header {
         let invalidates = matches!(kind, Kind::SendInvalidate(_));
         if (has(IMM) || has(SRQ) || invalidates) && !has(EXTENDED)
             || has(IMM) && invalidates
-            || has(IMM) && !matches!(kind, Kind::Send | Kind::WriteImm)
+            || has(IMM) && !matches!(kind, Kind::Send | Kind::Datagram(_) | Kind::WriteImm)
         {
             return Err(wrong_flags);
         }
@@ -323,7 +411,6 @@ impl Header {
             imm: has(IMM).then(|| operand.to_be_bytes()),
             solicited: has(SOLICITED),
             srqn: has(SRQ).then_some(srqn),
-            qkey,
         };
         let header = Self { record, body };
         // An extension that says nothing would make the size of the record ambiguous.
@@ -355,7 +442,17 @@ mod tests {
             imm: None,
             solicited: false,
             srqn: None,
-            qkey: 0,
+        }
+    }
+
+    fn datagram() -> Datagram {
+        Datagram {
+            qkey: 0x1111_1111,
+            src: [1; 16],
+            dst: std::array::from_fn(|i| i.to_le_bytes()[0]),
+            src_port: 0xc001,
+            traffic_class: 8,
+            hop_limit: 64,
         }
     }
 
@@ -371,10 +468,16 @@ mod tests {
             },
             body: Body::Inline,
         };
-        let words = [0x1102_4001_0000_0005, 0x0480_02ff_fffe_0f00, 0x0102_0304_0000_0000, 9];
+        let mut words = [0; HEADER_WORDS];
+        words[..4].copy_from_slice(&[
+            0x1102_4001_0000_0005,
+            0x0480_02ff_fffe_0f00,
+            0x0102_0304_0000_0000,
+            9,
+        ]);
         assert_eq!(header.encode(), words);
         assert_eq!(header.size(), 40);
-        assert!(Header::extended(words[1]));
+        assert_eq!(Header::words(words[0], words[1]), 4);
         assert_eq!(Header::decode(words), Ok(header));
         assert_eq!(pad_word(24), 0xff00_0000_0000_0018);
         assert_eq!(entry(pad_word(24)), Entry::Pad(24));
@@ -385,29 +488,33 @@ mod tests {
     #[test]
     fn every_kind_survives_the_ring() {
         let bodies = |header: Record| match header.kind {
-            Kind::Send | Kind::SendInvalidate(_) => {
-                [Body::Inline, Body::Pull(1), Body::Pull(16)].to_vec()
-            }
+            kind if kind.is_send() => [Body::Inline, Body::Pull(1), Body::Pull(16)].to_vec(),
             _ => vec![Body::None],
         };
         let kinds = [
             record(Kind::Send),
             Record { imm: Some([9, 8, 7, 6]), ..record(Kind::Send) },
-            Record { qkey: 0x1111_1111, ..record(Kind::Send) },
+            record(Kind::Datagram(datagram())),
+            Record { imm: Some([1; 4]), ..record(Kind::Datagram(datagram())) },
             Record { srqn: Some(0), ..record(Kind::Send) },
             record(Kind::SendInvalidate(0)),
             record(Kind::SendInvalidate(0xdead_be00)),
             Record { imm: Some([0; 4]), ..record(Kind::WriteImm) },
             record(Kind::Nak { syndrome: 0x62 }),
-            record(Kind::Violation { access: true }),
-            record(Kind::Violation { access: false }),
+            record(Kind::SourceFault),
+            record(Kind::Violation { access: true, syndrome: 0x62 }),
+            record(Kind::Violation { access: false, syndrome: 0x61 }),
+            record(Kind::Starved),
         ];
         for base in kinds {
             for body in bodies(base) {
                 let len = if body == Body::None { 0 } else { 17 };
                 let header = Header { record: Record { len, ..base }, body };
                 let words = header.encode();
-                assert_eq!(Header::extended(words[1]), header.record.header_bytes() == 32);
+                assert_eq!(
+                    Header::words(words[0], words[1]) as u64 * 8,
+                    header.record.header_bytes()
+                );
                 assert_eq!(Header::decode(words), Ok(header));
             }
         }
@@ -425,14 +532,18 @@ mod tests {
         for op in 1..=0xfe_u8 {
             for flags in 0..=0xff_u8 {
                 for (len, count) in [(0, 0), (8, 0), (8, 1), (8, 16), (8, 17)] {
-                    let words = [first_word(op, 1, len), u64::from(flags) << 8 | count, 0x55, 0];
+                    let mut words = [0; HEADER_WORDS];
+                    words[0] = first_word(op, 1, len);
+                    words[1] = u64::from(flags) << 8 | count;
+                    words[2] = 0x55;
                     match Header::decode(words) {
                         Ok(header) => {
                             accepted += 1;
                             // What was accepted says the same when this side writes it: no two spellings of a size.
+                            let again = header.encode();
                             assert_eq!(
-                                Header::extended(header.encode()[1]),
-                                Header::extended(words[1])
+                                Header::words(again[0], again[1]),
+                                Header::words(words[0], words[1])
                             );
                             assert_eq!(header.encode()[0], words[0]);
                         }

@@ -78,7 +78,6 @@ fn records_arrive_whole_and_once_published() {
                 imm: Some([1, 2, 3, seq]),
                 solicited: seq % 2 == 0,
                 srqn: Some(5),
-                qkey: 0x1234_5678,
                 ..send(src, dst, 0xff_fff0 + u32::from(seq), len)
             };
             let Push::At(position) = pair.a().links[0].push(ab, PD, &record, Source::Sges(sges))
@@ -335,7 +334,15 @@ fn datagrams_do_not_need_their_buffer_any_more() {
     let src = a.qpn(0, 3);
     a.links[0].show(src, Some(&ShownQp { peer: 0, ..rts(0) }));
     from.region.write_at(0, &pattern(1, 4096)).unwrap();
-    let record = Record { qkey: 0x11, ..send(src, 2, 0, 4096) };
+    let datagram = Datagram {
+        qkey: 0x11,
+        src: [1; 16],
+        dst: [2; 16],
+        src_port: 0xc001,
+        traffic_class: 0,
+        hop_limit: 64,
+    };
+    let record = Record { kind: Kind::Datagram(datagram), ..send(src, 2, 0, 4096) };
     assert!(matches!(
         a.links[0].push(ab, PD, &record, Source::Sges(&[from.sge(0, 4096)])),
         Push::At(_)

@@ -195,17 +195,7 @@ fn link(a: &mut Device, la: u8, b: &mut Device, lb: u8) -> (u32, u32) {
 
 /// A SEND of `len` bytes.
 fn send(src: u32, dst: u32, seq: u32, len: u32) -> Record {
-    Record {
-        kind: Kind::Send,
-        dst,
-        src,
-        seq,
-        len,
-        imm: None,
-        solicited: false,
-        srqn: None,
-        qkey: 0,
-    }
+    Record { kind: Kind::Send, dst, src, seq, len, imm: None, solicited: false, srqn: None }
 }
 
 /// What a connected queue pair in RTS shows.
@@ -217,7 +207,7 @@ fn rts(peer: u32) -> ShownQp {
         pd: PD,
         max_dest_rd_atomic: 4,
         min_rnr_timer: 12,
-        qkey: 0,
+        rq_psn: 0,
         posted: Some(0),
     }
 }
