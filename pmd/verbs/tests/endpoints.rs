@@ -63,7 +63,7 @@ impl Pair {
 }
 
 fn pattern(len: usize, salt: usize) -> Vec<u8> {
-    (0..len).map(|i| (((i + salt) * 7 + (i >> 8)) & 0xff) as u8).collect()
+    (0..len).map(|i| ((i + salt) * 7 + (i >> 8)).to_le_bytes()[0]).collect()
 }
 
 fn every_operation(wire: WireChoice, path: &str) {
@@ -83,7 +83,7 @@ fn every_operation(wire: WireChoice, path: &str) {
         pair.b
             .submit(Op::Recv { into: Local { key: theirs, offset: 0, len: 80_000 } }, Token(900))
             .unwrap();
-        let imm = (round % 2 == 1).then_some([1, 2, 3, (round & 0xff) as u8]);
+        let imm = (round % 2 == 1).then_some([1, 2, 3, round.to_le_bytes()[0]]);
         pair.a
             .submit(Op::Send { from: Local { key: mine, offset: 0, len }, imm }, Token(1))
             .unwrap();

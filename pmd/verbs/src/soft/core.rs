@@ -114,8 +114,10 @@ impl Core {
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<(), ModifyQpError> {
-        let Self { engine, cqs, memory, .. } = self;
+        let Self { engine, cqs, memory, peers, .. } = self;
         engine.modify_qp(now, qpn, attr, mask, memory, cqs)?;
+        // Peers must see the new state before the caller acts on it.
+        engine.publish(peers);
         self.collect_events();
         Ok(())
     }
@@ -127,6 +129,7 @@ impl Core {
             destroyed.is_ok(),
             "the handle detached it from its groups and nobody else destroys it"
         );
+        self.engine.publish(&mut self.peers);
     }
 
     fn collect_events(&mut self) {

@@ -1,13 +1,15 @@
 //! The engine's view of peers on the same host, over the links of the shared-memory wire.
 
 use pmd_roce::engine::Engine;
-use pmd_roce::ids::{Gid, Instant, LinkId, PdId, Qpn, Rkey, Srqn};
+use pmd_roce::ids::{Gid, Instant, LinkId, PdId, Psn, Qpn, Rkey, Srqn};
 use pmd_roce::limits::{QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS};
 use pmd_roce::local::{
-    Arrived, LocalFault, LocalPeer, PublishedQp, Push, Record, RecordKind, Source, Target,
+    Arrived, DatagramRecord, LocalFault, LocalPeer, PublishedQp, Push, Record, RecordKind, Source,
+    Target,
 };
 use pmd_roce::memory::AtomicOp;
 use pmd_roce::qp::state::QpState;
+use pmd_roce::sink::Flow;
 use pmd_roce::work::{Access, Imm, RemoteAddr, Sge};
 use pmd_wire::shm;
 
@@ -93,6 +95,10 @@ struct Answering<'a>(&'a mut shm::Links);
 struct Bytes<'a, 'b>(&'a mut shm::Payload<'b>);
 
 impl Arrived for Bytes<'_, '_> {
+    fn is_borrowed(&self) -> bool {
+        self.0.is_borrowed()
+    }
+
     fn copy_to(&mut self, pd: PdId, offset: u32, sge: &Sge) -> Result<(), LocalFault> {
         self.0.copy_to(pd.0, offset, &element(sge)).map_err(fault)
     }
@@ -123,7 +129,7 @@ fn shown(qp: &PublishedQp) -> shm::ShownQp {
         pd: qp.pd.0,
         max_dest_rd_atomic: qp.max_dest_rd_atomic,
         min_rnr_timer: qp.min_rnr_timer,
-        qkey: qp.qkey,
+        rq_psn: qp.rq_psn.value(),
         posted: qp.posted,
     }
 }
@@ -136,7 +142,7 @@ fn published(qp: &shm::ShownQp) -> Option<PublishedQp> {
         pd: PdId(qp.pd),
         max_dest_rd_atomic: qp.max_dest_rd_atomic,
         min_rnr_timer: qp.min_rnr_timer,
-        qkey: qp.qkey,
+        rq_psn: Psn::new(qp.rq_psn),
         posted: qp.posted,
     })
 }
@@ -153,19 +159,30 @@ fn to_wire(record: &Record) -> shm::Record {
     shm::Record {
         kind: match record.kind {
             RecordKind::Send => shm::Kind::Send,
+            RecordKind::Datagram(DatagramRecord { qkey, flow }) => {
+                shm::Kind::Datagram(shm::Datagram {
+                    qkey,
+                    src: flow.src.0,
+                    dst: flow.dst.0,
+                    src_port: flow.src_port,
+                    traffic_class: flow.traffic_class,
+                    hop_limit: flow.hop_limit,
+                })
+            }
             RecordKind::SendInvalidate(key) => shm::Kind::SendInvalidate(key.0),
             RecordKind::WriteImm => shm::Kind::WriteImm,
             RecordKind::Nak { syndrome } => shm::Kind::Nak { syndrome },
-            RecordKind::Violation { access } => shm::Kind::Violation { access },
+            RecordKind::SourceFault => shm::Kind::SourceFault,
+            RecordKind::Violation { access, syndrome } => shm::Kind::Violation { access, syndrome },
+            RecordKind::Starved => shm::Kind::Starved,
         },
         dst: record.dst.value(),
         src: record.src.value(),
-        seq: record.seq,
+        seq: record.seq.value(),
         len: record.len,
         imm: record.imm.map(|imm| imm.0),
         solicited: record.solicited,
         srqn: record.srqn.map(|srqn| srqn.0),
-        qkey: record.qkey,
     }
 }
 
@@ -173,19 +190,30 @@ fn from_wire(record: &shm::Record) -> Record {
     Record {
         kind: match record.kind {
             shm::Kind::Send => RecordKind::Send,
+            shm::Kind::Datagram(datagram) => RecordKind::Datagram(DatagramRecord {
+                qkey: datagram.qkey,
+                flow: Flow {
+                    src: Gid(datagram.src),
+                    dst: Gid(datagram.dst),
+                    src_port: datagram.src_port,
+                    traffic_class: datagram.traffic_class,
+                    hop_limit: datagram.hop_limit,
+                },
+            }),
             shm::Kind::SendInvalidate(key) => RecordKind::SendInvalidate(Rkey(key)),
             shm::Kind::WriteImm => RecordKind::WriteImm,
             shm::Kind::Nak { syndrome } => RecordKind::Nak { syndrome },
-            shm::Kind::Violation { access } => RecordKind::Violation { access },
+            shm::Kind::SourceFault => RecordKind::SourceFault,
+            shm::Kind::Violation { access, syndrome } => RecordKind::Violation { access, syndrome },
+            shm::Kind::Starved => RecordKind::Starved,
         },
         dst: Qpn::new(record.dst),
         src: Qpn::new(record.src),
-        seq: record.seq,
+        seq: Psn::new(record.seq),
         len: record.len,
         imm: record.imm.map(Imm),
         solicited: record.solicited,
         srqn: record.srqn.map(Srqn),
-        qkey: record.qkey,
     }
 }
 
