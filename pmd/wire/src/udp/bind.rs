@@ -203,7 +203,7 @@ fn bind_to(socket: &OwnedFd, name: SocketAddr) -> Result<(), BindError> {
     })
 }
 
-fn loopback_addresses() -> impl Iterator<Item = Ipv4Addr> {
+pub(super) fn loopback_addresses() -> impl Iterator<Item = Ipv4Addr> {
     let first = Ipv4Addr::LOCALHOST.to_bits();
     let network_or_broadcast = |a: &Ipv4Addr| matches!(a.octets()[3], 0 | 255);
     let all = (first..first + AUTO_ADDRESS_TRIES).map(Ipv4Addr::from_bits);
@@ -214,6 +214,13 @@ fn loopback_addresses() -> impl Iterator<Item = Ipv4Addr> {
 fn is_free(address: Ipv4Addr) -> bool {
     let name = SocketAddr::new(address.into(), ROCE_PORT);
     socket::new(address.into()).is_ok_and(|probe| rustix::net::bind(&probe, &name).is_ok())
+}
+
+/// Bytes after the UDP header that fit IP packets of `mtu` bytes, at most
+/// [`MAX_PAYLOAD`](crate::limits::MAX_PAYLOAD).
+pub fn max_payload(address: IpAddr, mtu: usize) -> usize {
+    let headers = if address.is_ipv4() { 20 + 8 } else { 40 + 8 };
+    MAX_PAYLOAD.min(mtu.saturating_sub(headers))
 }
 
 fn wire(
@@ -229,8 +236,7 @@ fn wire(
         socket::size_buffers(socket.as_fd(), options.receive_buffer, options.send_buffer)?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-    let headers = if address.is_ipv4() { 20 + 8 } else { 40 + 8 };
-    let max_payload = MAX_PAYLOAD.min(interface.mtu.saturating_sub(headers));
+    let max_payload = max_payload(address, interface.mtu);
     Ok(UdpWire {
         main: Receiver::new(socket, address),
         groups: Groups::new(options.receive_buffer),

@@ -28,17 +28,23 @@ impl Interface {
         let Some(entry) = exact.or_else(|| entries.iter().find(|e| e.loops_back(address))) else {
             return Ok(None);
         };
-        let (index, mtu) = query(socket, &entry.name)?;
-        Ok(Some(Self { name: entry.name.clone(), index, mtu }))
+        Self::named(socket, &entry.name).map(Some)
+    }
+
+    /// The interface `name`.
+    pub(super) fn named(socket: BorrowedFd<'_>, name: &str) -> io::Result<Self> {
+        let (index, mtu) = query(socket, name)?;
+        Ok(Self { name: name.to_owned(), index, mtu })
     }
 }
 
 /// One address of one interface.
 #[derive(Debug)]
-struct Entry {
-    name: String,
-    loopback: bool,
-    address: IpAddr,
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) loopback: bool,
+    pub(super) up: bool,
+    pub(super) address: IpAddr,
     netmask: Option<IpAddr>,
 }
 
@@ -55,10 +61,10 @@ impl Entry {
 }
 
 /// The list that getifaddrs(3) returns, freed on drop.
-struct List(*mut ifaddrs);
+pub(super) struct List(*mut ifaddrs);
 
 impl List {
-    fn read() -> io::Result<Vec<Entry>> {
+    pub(super) fn read() -> io::Result<Vec<Entry>> {
         let mut head = ptr::null_mut();
         // SAFETY: getifaddrs stores a list at `head`, which lives through the call.
         if unsafe { libc::getifaddrs(&raw mut head) } != 0 {
@@ -73,9 +79,11 @@ impl List {
             let Some(address) = ip(entry.ifa_addr) else { continue };
             // SAFETY: getifaddrs gives every entry a name that ends in NUL.
             let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+            let has = |flag: c_int| entry.ifa_flags & flag.cast_unsigned() != 0;
             entries.push(Entry {
                 name: name.to_string_lossy().into_owned(),
-                loopback: entry.ifa_flags & libc::IFF_LOOPBACK.cast_unsigned() != 0,
+                loopback: has(libc::IFF_LOOPBACK),
+                up: has(libc::IFF_UP) && has(libc::IFF_RUNNING),
                 address,
                 netmask: ip(entry.ifa_netmask),
             });

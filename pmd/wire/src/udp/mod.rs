@@ -26,6 +26,7 @@
 mod bind;
 mod cmsg;
 mod interface;
+mod local;
 mod mmsg;
 mod multicast;
 mod owner;
@@ -38,8 +39,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-pub use bind::{BindError, UdpOptions, bind, bind_auto};
+pub use bind::{BindError, UdpOptions, bind, bind_auto, max_payload};
 pub use interface::Interface;
+pub use local::{Claim, LocalAddress, auto_address, claims, local_addresses};
 pub use owner::Owner;
 pub use steer::LcoreBits;
 

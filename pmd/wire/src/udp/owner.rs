@@ -4,6 +4,8 @@ use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::local::Claim;
+
 /// A process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
@@ -22,15 +24,45 @@ impl fmt::Display for Owner {
 /// The process that has a UDP socket on `address` (or the wildcard) and `port`. None when it runs
 /// under another user, in the kernel, or is gone by now.
 pub(super) fn find(address: IpAddr, port: u16) -> Option<Owner> {
+    let inodes: Vec<u64> = sockets(port)
+        .into_iter()
+        .filter(|s| s.address == address || s.address.is_unspecified())
+        .map(|s| s.inode)
+        .collect();
+    processes().find(|owner| held(owner.pid).any(|inode| inodes.contains(&inode)))
+}
+
+/// Every address but groups on which somebody has `port`, each once.
+pub(super) fn claims(port: u16) -> Vec<Claim> {
+    let mut sockets = sockets(port);
+    sockets.retain(|s| !s.address.is_multicast());
+    let mut claims: Vec<Claim> = Vec::new();
+    for socket in &sockets {
+        if !claims.iter().any(|claim| claim.address == socket.address) {
+            claims.push(Claim { address: socket.address, owner: None });
+        }
+    }
+    for process in processes() {
+        if claims.iter().all(|claim| claim.owner.is_some()) {
+            break;
+        }
+        for inode in held(process.pid) {
+            let Some(socket) = sockets.iter().find(|s| s.inode == inode) else { continue };
+            for claim in claims.iter_mut().filter(|claim| claim.address == socket.address) {
+                claim.owner = Some(process.clone());
+            }
+        }
+    }
+    claims
+}
+
+/// The UDP sockets on `port`, of both families.
+fn sockets(port: u16) -> Vec<Socket> {
     // Of the thread, which may live in another network namespace than its process began in.
     let tables = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
     let text = tables.map(|path| fs::read_to_string(path).unwrap_or_default());
-    let sockets = text.iter().flat_map(|table| table.lines()).filter_map(parse);
-    let inodes: Vec<u64> = sockets
-        .filter(|s| s.port == port && (s.address == address || s.address.is_unspecified()))
-        .map(|s| s.inode)
-        .collect();
-    processes().find(|owner| holds(owner.pid, &inodes))
+    let all = text.iter().flat_map(|table| table.lines()).filter_map(parse);
+    all.filter(|socket| socket.port == port).collect()
 }
 
 struct Socket {
@@ -68,11 +100,12 @@ fn processes() -> impl Iterator<Item = Owner> {
     })
 }
 
-fn holds(pid: u32, inodes: &[u64]) -> bool {
+/// The sockets that a process has open, by inode.
+fn held(pid: u32) -> impl Iterator<Item = u64> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|target| {
-        let inode = target.to_str().and_then(|t| t.strip_prefix("socket:[")?.strip_suffix(']'));
-        inode.and_then(|i| i.parse().ok()).is_some_and(|i| inodes.contains(&i))
+    entries.filter_map(|entry| fs::read_link(entry.path()).ok()).filter_map(|target| {
+        let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        inode.parse().ok()
     })
 }
 

@@ -121,6 +121,22 @@ fn busy_loopback() {
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
 }
 
+/// Whoever looks learns which addresses are taken and by whom, without taking one itself.
+#[test]
+fn taken_addresses_are_seen_with_their_owner() {
+    let (a, b, group) = (local(22), local(23), ip("239.77.0.9"));
+    let mut wire = bind(a);
+    wire.join(group).unwrap();
+    let claims = udp::claims();
+    let mine = claims.iter().filter(|claim| claim.address == a).collect::<Vec<_>>();
+    assert_eq!(mine.len(), 1, "once, however many sockets there are");
+    assert!(mine[0].covers(a) && !mine[0].covers(b));
+    assert_eq!(mine[0].owner.as_ref().unwrap().pid, std::process::id());
+    assert!(!claims.iter().any(|claim| claim.address == group), "groups belong to nobody");
+    drop(wire);
+    assert!(!udp::claims().iter().any(|claim| claim.address == a));
+}
+
 /// Frames that only grow never share a datagram; the queue is sent on the way when it fills up.
 #[test]
 fn more_datagrams_than_the_queue_holds_are_sent_in_order() {
