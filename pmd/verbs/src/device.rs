@@ -33,9 +33,9 @@ pub const MAX_LCORES: u32 = 1 << QPN_LCORE_BITS;
 /// Entries of a device's memory table.
 const TABLE_ENTRIES: u32 = 1 << 14;
 /// Shared receive queues of one lcore.
-const MAX_SRQS: usize = 256;
+pub(crate) const MAX_SRQS: usize = 256;
 /// Address handles of one lcore.
-const MAX_AHS: usize = 4096;
+pub(crate) const MAX_AHS: usize = 4096;
 
 /// How frames and memory reach peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -145,6 +145,7 @@ struct Shared {
     path: PathWish,
     gid: Gid,
     mtu: PathMtu,
+    netdev: Option<String>,
     prefix: u32,
     table: Arc<MemoryTable>,
     regions: Arc<Regions>,
@@ -192,6 +193,7 @@ impl Device {
             Some(wire) => PathMtu::largest_within(wire.max_payload()).unwrap_or(PathMtu::B256),
             None => PathMtu::B4096,
         };
+        let netdev = wires.first().map(|wire| wire.interface().name.clone());
         let gid = address
             .or(config.address)
             .map_or_else(|| Gid::from(IpAddr::from([127, 0, 0, 1])), Gid::from);
@@ -228,6 +230,7 @@ impl Device {
                 path,
                 gid,
                 mtu,
+                netdev,
                 prefix,
                 table,
                 regions,
@@ -255,6 +258,11 @@ impl Device {
     /// The largest path MTU that its wire carries.
     pub fn mtu(&self) -> PathMtu {
         self.shared.mtu
+    }
+
+    /// The network interface under its wire; none where only memory is shared.
+    pub(crate) fn netdev(&self) -> Option<&str> {
+        self.shared.netdev.as_deref()
     }
 
     /// Lcores it was opened for.

@@ -7,12 +7,15 @@
 #![forbid(unsafe_code)]
 
 mod ah;
+mod attr;
 pub mod connect;
 mod context;
 mod cq;
 mod device;
+mod discover;
 mod disturb;
 pub mod endpoint;
+pub mod gid;
 mod mr;
 mod mw;
 mod pd;
@@ -23,9 +26,11 @@ mod transport;
 mod work_request;
 
 pub use ah::Ah;
+pub use attr::{DeviceAttr, PortAttr, PortState};
 pub use context::Context;
 pub use cq::{Cq, CreateCqError, MAX_CQE};
 pub use device::{Device, DeviceConfig, MAX_LCORES, OpenError, WireChoice};
+pub use discover::{SoftAddress, SoftAddresses, Taken, soft_addresses};
 pub use disturb::{Disturb, FaultText, PlacedFault};
 pub use mr::{Mr, RegisterError};
 pub use mw::Mw;

@@ -189,7 +189,7 @@ pub enum ModifyQpError {
     #[error(transparent)]
     Transition(#[from] TransitionError),
     /// `CUR_STATE` was given and is wrong.
-    #[error("the queue pair is in {actual:?}, not in {claimed:?}")]
+    #[error("cur_qp_state = {claimed}: the queue pair is in {actual}")]
     WrongCurrentState {
         /// What the caller said.
         claimed: QpState,
