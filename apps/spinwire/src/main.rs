@@ -5,6 +5,7 @@
 
 mod cli;
 mod commands;
+mod conformance;
 mod pipeline;
 
 use std::io;

@@ -1,4 +1,4 @@
-//! The contract of `check` and `plan` from outside: exit codes, what goes where, and every broken config.
+//! The contract of the commands that run nothing from outside: exit codes, what goes where, and every broken config.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -202,4 +202,69 @@ fn the_environment_is_heard_and_bad_values_are_not() {
     let ignored = plan("32");
     assert_eq!(timeout(&ignored), serde_json::json!({ "value": 14, "from": "default" }));
     assert!(text(&ignored.stderr).contains("SPINWIRE_CLIENT_QP_TIMEOUT is ignored"));
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).expect("stdout is one JSON object")
+}
+
+/// P02, S0-02 to S0-08: the software NIC keeps to the state table on every transport.
+#[test]
+fn p02_conformance_finds_no_deviation_in_the_software_nic() {
+    let output = spinwire(&["conformance", "--device", "soft", "--only", "states", "--json"]);
+    assert_eq!(output.status.code(), Some(DONE), "{}", text(&output.stderr));
+    let report = json(&output);
+    assert_eq!((&report["ok"], &report["deviations"]), (&true.into(), &serde_json::json!([])));
+    assert!(report["device"].as_str().is_some_and(|device| device.starts_with("soft:127.")));
+    assert!(report["checks"].as_u64().is_some_and(|checks| checks > 6000), "{report}");
+    let output = spinwire(&["conformance", "--device", "soft"]);
+    assert_eq!(output.status.code(), Some(DONE));
+    let shown = text(&output.stdout);
+    assert!(shown.contains("\nINIT -> RTR ") && shown.contains(" checks, 0 deviations"), "{shown}");
+    assert_eq!(text(&output.stderr), "", "progress is for terminals");
+}
+
+#[test]
+fn conformance_says_what_there_is() {
+    let cases = [
+        (&["--device", "soft", "--only", "cm"][..], "states"),
+        (&["--device", "verbs:rxe0"], "not available in this build"),
+        (&["--device", "doca"], "not available in this build"),
+        (&["--device", "nic"], "no kind of device"),
+        (&["--device", "soft:eth0"], "not an address"),
+        (&[], "--device"),
+    ];
+    for (args, complaint) in cases {
+        let output = spinwire(&[&["conformance"], args].concat());
+        assert_eq!(output.status.code(), Some(USAGE), "{args:?}");
+        assert_eq!(text(&output.stdout), "", "{args:?}");
+        assert!(text(&output.stderr).contains(complaint), "{}", text(&output.stderr));
+    }
+}
+
+/// P05: the list has every address with its type, and the automatic choice with its reason.
+#[test]
+fn p05_devices_lists_addresses_and_the_choice() {
+    let output = spinwire(&["devices", "--json"]);
+    assert_eq!(output.status.code(), Some(DONE), "{}", text(&output.stderr));
+    let listed = json(&output);
+    let port = &listed["devices"][0]["ports"][0];
+    assert_eq!(
+        (&listed["devices"][0]["kind"], &port["state"]),
+        (&"soft".into(), &"PORT_ACTIVE".into())
+    );
+    let gids = port["gids"].as_array().expect("a list");
+    let lo = gids.iter().find(|gid| gid["address"] == "127.0.0.1").expect("a loopback address");
+    assert_eq!((&lo["type"], &lo["form"]), (&"RoCE v2".into(), &"IPv4-mapped".into()));
+    assert_eq!(lo["gid"], "::ffff:127.0.0.1");
+    assert_eq!(lo["active_mtu"], 4096);
+    let choice = &port["choice"];
+    assert!(gids.iter().any(|gid| gid["index"] == choice["index"] && gid["gid"] == choice["gid"]));
+    assert!(choice["reason"].as_str().is_some_and(|reason| reason.starts_with("RoCE v2")));
+    let output = spinwire(&["devices"]);
+    let shown = text(&output.stdout);
+    assert!(
+        shown.contains("automatic choice: GID") && shown.contains("::ffff:127.0.0.1"),
+        "{shown}"
+    );
 }

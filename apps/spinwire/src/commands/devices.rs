@@ -1,16 +1,209 @@
 //! `spinwire devices`: what there is to run on.
 
-use anyhow::bail;
+use std::fmt::Write as _;
+
+use pmd_verbs::{SoftAddress, SoftAddresses, soft_addresses};
+use serde_json::{Value, json};
 
 use crate::cli::{DevicesArgs, Exit};
+use crate::pipeline;
 
-/// Lists devices.
+/// Kinds of device that pipelines can name and this build cannot open.
+const ABSENT: [&str; 2] = ["verbs", "doca"];
+
+/// Lists devices, their ports, their GID tables and the automatic choice.
 ///
 /// # Errors
-/// Always: this build opens no device.
+/// When the kernel does not tell its addresses, or stdout cannot be written.
 pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<Exit> {
-    bail!(
-        "this build opens no device, so there is nothing to list{}",
-        if args.json { " as JSON" } else { "" }
-    )
+    let soft = soft_addresses()?;
+    if args.json {
+        pipeline::print(&format!("{}\n", to_json(&soft)))?;
+    } else {
+        pipeline::print(&to_text(&soft))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Whether anything can be sent at all.
+fn port_state(soft: &SoftAddresses) -> String {
+    let best = soft.addresses.iter().map(|address| address.state).max_by_key(|state| *state as u8);
+    best.map_or_else(|| "PORT_DOWN".to_owned(), |state| state.to_string())
+}
+
+/// Who has an address, in words; `None`: nobody.
+fn owner(address: &SoftAddress) -> Option<&str> {
+    let taken = address.taken.as_ref()?;
+    Some(taken.owner.as_deref().unwrap_or("another user's process or a kernel driver"))
+}
+
+fn to_json(soft: &SoftAddresses) -> Value {
+    let gids = soft.addresses.iter().map(|address| {
+        json!({
+            "index": address.gid.index,
+            "gid": address.gid.gid.to_string(),
+            "address": address.gid.gid.ip().to_string(),
+            "type": address.gid.version.to_string(),
+            "form": address.gid.form().to_string(),
+            "standing": address.gid.standing(),
+            "interface": address.interface,
+            "interface_mtu": address.interface_mtu,
+            "state": address.state.to_string(),
+            "active_mtu": address.active_mtu.map(|mtu| mtu.bytes()),
+            "taken": address.taken.is_some(),
+            "owner": owner(address),
+        })
+    });
+    let choice = soft.choice.as_ref().map(|choice| {
+        json!({
+            "index": choice.index,
+            "gid": choice.gid.to_string(),
+            "address": choice.gid.ip().to_string(),
+            "reason": choice.reason,
+        })
+    });
+    let port = json!({
+        "port": 1,
+        "state": port_state(soft),
+        "gids": gids.collect::<Vec<_>>(),
+        "choice": choice,
+        "auto_address": soft.auto.map(|address| address.to_string()),
+    });
+    let absent = ABSENT.map(|kind| json!({ "kind": kind, "reason": "not in this build" }));
+    json!({
+        "devices": [{ "kind": "soft", "name": "soft", "ports": [port] }],
+        "unavailable": absent,
+    })
+}
+
+fn to_text(soft: &SoftAddresses) -> String {
+    let mut text = format!(
+        "soft: RoCE v2 in user space, over shared memory and UDP\n  port 1: {}\n\n",
+        port_state(soft)
+    );
+    let rows = soft.addresses.iter().map(|address| {
+        [
+            address.gid.index.to_string(),
+            address.gid.gid.to_string(),
+            address.gid.version.to_string(),
+            address.gid.form().to_string(),
+            address.active_mtu.map_or_else(|| "none".to_owned(), |mtu| mtu.to_string()),
+            format!("{} ({}, {})", address.interface, address.interface_mtu, address.state),
+            owner(address).map_or_else(|| "free".to_owned(), |owner| format!("taken by {owner}")),
+        ]
+    });
+    let head = ["GID", "address", "type", "form", "path MTU", "interface (MTU, state)", "use"]
+        .map(str::to_owned);
+    text.push_str(&columns(&[head].into_iter().chain(rows).collect::<Vec<_>>()));
+    // Writing to a String does not fail.
+    let _ = match &soft.choice {
+        Some(choice) => writeln!(
+            text,
+            "\n  automatic choice: GID {}, {}: {}",
+            choice.index,
+            choice.gid.ip(),
+            choice.reason
+        ),
+        None => writeln!(text, "\n  automatic choice: none, every address is taken"),
+    };
+    let _ = match soft.auto {
+        Some(address) => writeln!(
+            text,
+            "  address = \"auto\": {address}, the first free loopback address, toward peers of this host"
+        ),
+        None => writeln!(
+            text,
+            "  address = \"auto\": none, somebody has the RoCE port of every address"
+        ),
+    };
+    let _ = writeln!(text, "\n{}: not in this build", ABSENT.join(", "));
+    text
+}
+
+/// Lines whose columns stand under each other.
+fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let _ = writeln!(text, "  {}", line.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use pmd_verbs::gid::{GidChoice, GidEntry, RoceVersion};
+    use pmd_verbs::roce::ids::{Gid, PathMtu};
+    use pmd_verbs::{PortState, Taken};
+
+    use super::*;
+
+    fn address(index: u32, address: &str, name: &str, taken: Option<Taken>) -> SoftAddress {
+        let gid = Gid::from(address.parse::<IpAddr>().unwrap());
+        let netdev = Some(name.to_owned());
+        SoftAddress {
+            gid: GidEntry { index, gid, version: RoceVersion::V2, netdev },
+            interface: name.to_owned(),
+            interface_mtu: 1500,
+            state: PortState::Active,
+            active_mtu: Some(PathMtu::B1024),
+            taken,
+        }
+    }
+
+    fn found() -> SoftAddresses {
+        let owner = Some("process 7 (spinwire)".to_owned());
+        let addresses = vec![
+            address(0, "10.0.0.7", "eth0", Some(Taken { owner })),
+            address(1, "fe80::7", "eth0", None),
+        ];
+        let gid = addresses[1].gid.gid;
+        let choice = Some(GidChoice { index: 1, gid, reason: "it is the only free one".into() });
+        SoftAddresses { addresses, choice, auto: Some(Ipv4Addr::LOCALHOST) }
+    }
+
+    /// P05: programs find the table, the choice and its reason.
+    #[test]
+    fn p05_the_choice_and_its_reason_as_json() {
+        let json = to_json(&found());
+        let port = &json["devices"][0]["ports"][0];
+        assert_eq!((&port["port"], &port["state"]), (&json!(1), &json!("PORT_ACTIVE")));
+        assert_eq!(
+            port["gids"][0],
+            json!({
+                "index": 0, "gid": "::ffff:10.0.0.7", "address": "10.0.0.7", "type": "RoCE v2",
+                "form": "IPv4-mapped", "standing": "RoCE v2 at an IPv4 address",
+                "interface": "eth0", "interface_mtu": 1500, "state": "PORT_ACTIVE",
+                "active_mtu": 1024, "taken": true, "owner": "process 7 (spinwire)",
+            })
+        );
+        assert_eq!(port["gids"][1]["owner"], Value::Null);
+        assert_eq!(port["choice"]["index"], 1);
+        assert_eq!(port["choice"]["reason"], "it is the only free one");
+        assert_eq!(port["auto_address"], "127.0.0.1");
+        assert_eq!(json["unavailable"][0]["kind"], "verbs");
+    }
+
+    #[test]
+    fn people_see_who_has_what() {
+        let text = to_text(&found());
+        let line = text.lines().find(|line| line.contains("::ffff:10.0.0.7")).unwrap();
+        assert!(
+            line.ends_with("eth0 (1500, PORT_ACTIVE)  taken by process 7 (spinwire)"),
+            "{line}"
+        );
+        assert!(text.contains("automatic choice: GID 1, fe80::7: it is the only free one\n"));
+        let nothing = SoftAddresses { addresses: Vec::new(), choice: None, auto: None };
+        let text = to_text(&nothing);
+        assert!(text.contains("port 1: PORT_DOWN") && text.contains("automatic choice: none"));
+    }
 }
