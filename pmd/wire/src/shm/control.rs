@@ -13,8 +13,8 @@ use super::Refusal;
 use super::fdpass;
 use super::fence::Held;
 use super::limits::{DEPARTED_MAX, GREETING_LIMIT, GREETINGS_MAX, QUARANTINE_LOOK, RING_BYTES_MIN};
-use super::link::{Link, LinkFault, Parts, PeerInfo, RING_AT};
-use super::mailbox::Event;
+use super::link::{Bell, Link, LinkFault, Parts, PeerInfo, RING_AT};
+use super::mailbox::{Event, NoSlot};
 use super::peer::{Departed, End, Peer, Waiter};
 use super::port::{AttachError, Command, PeerName, Shared, gid};
 use super::reach::Own;
@@ -347,23 +347,29 @@ impl Control {
                 table: table()?,
                 // Filled in by the lcore, which knows them.
                 regions: Vec::new(),
+                bell: Bell::Inside(Arc::clone(&self.shared), remote),
                 own: Arc::new(Own { table: Arc::clone(&self.shared.table), regions: Vec::new() }),
             })
             .map_err(|_| failed(std::io::ErrorKind::InvalidData))
         };
         let id = |lcore: u8| {
-            self.shared.mailbox(lcore).allocate().ok_or(AttachError::NoSuchLcore(lcore))
+            self.shared.mailbox(lcore).allocate().map_err(|no_slot| match no_slot {
+                NoSlot::Closed => AttachError::NoSuchLcore(lcore),
+                NoSlot::Full => AttachError::Full,
+            })
         };
-        let mut made = vec![(here, there, id(here)?, link(&from_here, &from_there, there)?)];
+        // Numbers last: nothing can fail after the last of them.
+        let (forth, back) =
+            (link(&from_here, &from_there, there)?, link(&from_there, &from_here, here)?);
+        let mut made = vec![(here, there, id(here)?, forth)];
         if here != there {
-            let back = match id(there) {
-                Ok(back) => back,
+            match id(there) {
+                Ok(id) => made.push((there, here, id, back)),
                 Err(e) => {
                     self.shared.mailbox(here).release(made[0].2);
                     return Err(e);
                 }
-            };
-            made.push((there, here, back, link(&from_there, &from_here, here)?));
+            }
         }
         let answer = made[0].2;
         for (from, to, id, link) in made {

@@ -96,8 +96,10 @@ impl Links {
     /// Announces an access to the peer's memory, and makes records that precede it visible first.
     fn direct(&mut self, id: u32) -> Result<(&Own, &Outbound), MemoryFault> {
         self.busy.enter();
+        let announce = self.busy.announce();
         let link = self.link_mut(id).ok_or(MemoryFault::Gone)?;
         if link.out.writer.publish() {
+            link.out.wake(announce);
             // Who sees the access sees the records before it; the copy itself is not ordered by the publication.
             fence(Ordering::Release);
         }

@@ -49,6 +49,17 @@ impl Busy {
         self.line.end();
     }
 
+    /// How this lcore orders its announcements.
+    pub(super) const fn announce(&self) -> Announce {
+        self.announce
+    }
+
+    /// A store-load fence here, and on every lcore that relies on plain stores.
+    pub(super) fn barrier(&self) {
+        // Nobody to wait for: what is left is the barrier. Where it is refused, peers were told to fence for themselves.
+        self.fence.wait::<PeerWord>(&[], |_| false, || true).unwrap_or_default();
+    }
+
     pub(super) const fn is_inside(&self) -> bool {
         self.line.is_busy()
     }

@@ -128,7 +128,11 @@ pub(crate) enum Message {
         bytes: u64,
         writable: bool,
     },
-    /// A region that is no longer exported.
+    /// A region that stays in the sender's process.
+    Private {
+        id: u32,
+    },
+    /// A region that is no more.
     Retire {
         id: u32,
     },
@@ -146,6 +150,10 @@ pub(crate) enum Message {
     },
     /// The sender closes in good order.
     Bye,
+    /// An lcore of the receiver sleeps, and there is news for it.
+    Wake {
+        lcore: u8,
+    },
 }
 
 /// The kernel's boot id: see random(4).
@@ -279,6 +287,11 @@ impl Message {
                 put(&b.to_le_bytes());
             }
             Self::Bye => put(&[8]),
+            Self::Private { id } => {
+                put(&[9]);
+                put(&id.to_le_bytes());
+            }
+            Self::Wake { lcore } => put(&[10, *lcore]),
         }
         out
     }
@@ -299,6 +312,8 @@ impl Message {
             6 => Self::Attach { from: fields.u8()?, to: fields.u8()?, bytes: fields.u64()? },
             7 => Self::Decline { from: fields.u8()?, to: fields.u8()?, refusal: fields.refusal()? },
             8 => Self::Bye,
+            9 => Self::Private { id: fields.u32()? },
+            10 => Self::Wake { lcore: fields.u8()? },
             _ => return None,
         };
         fields.0.is_empty().then_some(message)
@@ -401,7 +416,9 @@ mod tests {
             Message::Hello(Box::new(full)),
             Message::Exports { table_bytes: 1 << 20, page_bytes: 4096 },
             Message::Region { id: 7, bytes: 1 << 40, writable: true },
+            Message::Private { id: 7 },
             Message::Retire { id: 7 },
+            Message::Wake { lcore: 3 },
             Message::Attach { from: 1, to: 7, bytes: 69632 },
             Message::Decline { from: 1, to: 7, refusal: Refusal::Lcore(7) },
             Message::Bye,

@@ -3,14 +3,20 @@
 //! Each side of a link owns one segment, which the other maps read-only: in its first line the position up to which it has taken
 //! the other's records, then the ring toward the other.
 
+use core::cell::Cell;
+use core::sync::atomic::{Ordering, compiler_fence, fence};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use pmd_mem::{AccessError, PeerTable, PeerWord, PeerWords, Segment, Word, Words};
+use pmd_mem::{AccessError, Announce, Load, PeerTable, PeerWord, PeerWords, Segment, Word, Words};
 
+use super::fdpass;
+use super::handshake::Message;
 use super::limits::{RECORD_DIVISOR, RING_BYTES_MAX, RING_BYTES_MIN};
-use super::page::PeerPage;
+use super::page::{ASLEEP_AT, PeerPage};
 use super::payload::Inbound;
-use super::reach::{Own, Reach};
+use super::port::Shared;
+use super::reach::{Own, PeerRegion, Reach};
 use super::ring;
 use super::{Garbage, Nonce, Refusal};
 
@@ -70,8 +76,22 @@ pub(crate) struct Outbound {
     pub(crate) largest: u64,
     pub(crate) reach: Arc<Reach>,
     pub(crate) page: PeerPage,
+    /// Not zero while the peer sleeps.
+    asleep: PeerWord,
+    bell: Bell,
+    /// What the lcore last heard of how far the peer has come.
+    pub(crate) told: Cell<u64>,
     /// Whether the lcore knows that there may be something to publish.
     pub(crate) is_queued: bool,
+}
+
+/// How to wake the lcore at the other end.
+#[derive(Clone, Debug)]
+pub(crate) enum Bell {
+    /// An lcore of this device.
+    Inside(Arc<Shared>, u8),
+    /// By the control thread of its process.
+    Outside(Arc<OwnedFd>, u8),
 }
 
 /// A link with both halves; the receiving one is lent out while records are taken, so that they can be answered.
@@ -101,14 +121,15 @@ pub(crate) struct Parts<'a> {
     /// The peer lcore's page.
     pub(crate) page: &'a Arc<Segment>,
     pub(crate) table: PeerTable,
-    pub(crate) regions: Vec<Option<Arc<Segment>>>,
+    pub(crate) regions: Vec<Option<PeerRegion>>,
+    pub(crate) bell: Bell,
     pub(crate) own: Arc<Own>,
 }
 
 impl Link {
     /// Joins two segments whose sizes [`ring_bytes`] accepts.
     pub(crate) fn new(parts: Parts<'_>) -> Result<Self, AccessError> {
-        let Parts { peer, key, mine, theirs, page, table, regions, own } = parts;
+        let Parts { peer, key, mine, theirs, page, table, regions, bell, own } = parts;
         let size = |segment: &Segment| {
             let outside = AccessError::OutOfBounds {
                 offset: RING_AT,
@@ -130,6 +151,9 @@ impl Link {
             largest: out_bytes / RECORD_DIVISOR,
             reach: Arc::clone(&reach),
             page: PeerPage::new(page)?,
+            asleep: PeerWord::new(page, ASLEEP_AT)?,
+            bell,
+            told: Cell::new(0),
             is_queued: false,
         };
         let inbound = Inbound {
@@ -147,7 +171,7 @@ impl Link {
     }
 
     /// Changes what is known of the peer's regions.
-    pub(crate) fn change_reach(&mut self, change: impl FnOnce(&mut Vec<Option<Arc<Segment>>>)) {
+    pub(crate) fn change_reach(&mut self, change: impl FnOnce(&mut Vec<Option<PeerRegion>>)) {
         change(&mut Arc::make_mut(&mut self.out.reach).regions);
         if let Some(inbound) = &mut self.inbound {
             inbound.reach = Arc::clone(&self.out.reach);
@@ -160,23 +184,54 @@ impl Link {
             inbound.own = Arc::clone(own);
         }
         if self.key == 0 {
-            let regions =
-                own.regions.iter().map(|r| r.as_ref().map(|r| Arc::clone(&r.segment))).collect();
+            let regions = own
+                .regions
+                .iter()
+                .map(|r| r.as_ref().map(|r| PeerRegion::Mapped(Arc::clone(&r.segment))))
+                .collect();
             self.change_reach(|reach| *reach = regions);
+        }
+    }
+}
+
+impl Outbound {
+    /// Wakes the peer, if it sleeps: to be called after what it should see was stored.
+    #[inline]
+    pub(crate) fn wake(&self, announce: Announce) {
+        // The sleeper says that it sleeps and then looks at the rings; here it is the other way round. One of the two sees the
+        // other, by the sleeper's membarrier or by this fence.
+        match announce {
+            Announce::Plain => compiler_fence(Ordering::SeqCst),
+            Announce::FullFence => fence(Ordering::SeqCst),
+        }
+        if self.asleep.load(Ordering::Relaxed) != 0 {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        match &self.bell {
+            Bell::Inside(shared, lcore) => shared.mailbox(*lcore).ring(),
+            Bell::Outside(socket, lcore) => {
+                // Without room in the socket the peer's control thread is awake, and far behind; its lcore's timer helps.
+                fdpass::send(socket, &Message::Wake { lcore: *lcore }.encode(), &[])
+                    .unwrap_or_default();
+            }
         }
     }
 }
 
 impl ring::Words for PeerWords {
     #[inline]
-    fn load(&self, at: u64, order: core::sync::atomic::Ordering) -> u64 {
+    fn load(&self, at: u64, order: Ordering) -> u64 {
         Self::load(self, index(at), order)
     }
 }
 
 impl ring::WordsMut for Words {
     #[inline]
-    fn store(&self, at: u64, value: u64, order: core::sync::atomic::Ordering) {
+    fn store(&self, at: u64, value: u64, order: Ordering) {
         self.at(index(at)).store(value, order);
     }
 }

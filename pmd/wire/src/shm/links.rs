@@ -6,7 +6,7 @@ use core::sync::atomic::{Ordering, fence};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pmd_mem::Segment;
+use pmd_mem::{Segment, Word};
 
 use super::Garbage;
 use super::limits::{DATAGRAM_MAX, INLINE_MAX, LCORES_MAX, LINKS_MAX, RX_BURST, SGES_MAX};
@@ -74,6 +74,8 @@ pub struct Links {
     pub(super) page: Page,
     pub(super) own: Arc<Own>,
     pub(super) busy: super::fence::Busy,
+    /// Not zero while this lcore sleeps.
+    pub(super) asleep: Word,
     pub(super) slots: Vec<Option<(u32, Box<Link>)>>,
     active: Vec<u32>,
     dirty: Vec<u32>,
@@ -89,6 +91,7 @@ impl Links {
         page: Page,
         own: Own,
         busy: super::fence::Busy,
+        asleep: Word,
     ) -> Self {
         Self {
             shared,
@@ -96,6 +99,7 @@ impl Links {
             page,
             own: Arc::new(own),
             busy,
+            asleep,
             slots: Vec::new(),
             active: Vec::with_capacity(LCORES_MAX),
             dirty: Vec::with_capacity(LCORES_MAX),
@@ -140,10 +144,10 @@ impl Links {
                     link.change_own(&self.own);
                 }
             }
-            Event::Mapped { key, id, segment } => {
+            Event::Mapped { key, id, region } => {
                 for (_, link) in self.slots.iter_mut().flatten().filter(|(_, link)| link.key == key)
                 {
-                    link.change_reach(|regions| put(regions, id, segment.clone()));
+                    link.change_reach(|regions| put(regions, id, region.clone()));
                 }
             }
             Event::Gone { key, fault } => {
@@ -191,12 +195,16 @@ impl Links {
         let was_inside = self.busy.is_inside();
         let (taken, garbage) = self.burst(&mut inbound, &mut take);
         // Once per burst, after the last copy out of the ring.
-        inbound.reader.report();
+        let news = inbound.reader.report();
+        let announce = self.busy.announce();
         if !was_inside {
             self.busy.exit();
         }
         if let Some(link) = self.link_mut(link) {
             link.inbound = Some(inbound);
+            if news {
+                link.out.wake(announce);
+            }
         }
         if let Some(garbage) = garbage {
             self.fail(link, LinkFault::Garbage(garbage));
@@ -227,9 +235,12 @@ impl Links {
     /// Makes everything pushed so far visible, batch by batch, and ends the critical section of this turn's operations.
     pub fn publish(&mut self) {
         while let Some(id) = self.dirty.pop() {
+            let announce = self.busy.announce();
             if let Some(link) = self.link_mut(id) {
-                link.out.writer.publish();
                 link.out.is_queued = false;
+                if link.out.writer.publish() {
+                    link.out.wake(announce);
+                }
             }
         }
         self.busy.exit();
@@ -300,13 +311,16 @@ impl Links {
 
     /// Up to which ring position the peer has taken records; 0 when the link is down.
     pub fn consumed(&self, link: u32) -> u64 {
-        match self.link(link).map(|link| link.out.writer.peek_taken()) {
-            Some(Ok(position)) => position,
-            Some(Err(garbage)) => {
+        let Some(out) = self.link(link).map(|link| &link.out) else { return 0 };
+        match out.writer.peek_taken() {
+            Ok(position) => {
+                out.told.set(position);
+                position
+            }
+            Err(garbage) => {
                 self.suspect.set(Some((link, garbage)));
                 0
             }
-            None => 0,
         }
     }
 
@@ -354,6 +368,8 @@ impl Links {
 impl Drop for Links {
     fn drop(&mut self) {
         self.busy.exit();
+        // Its queue pairs end with it.
+        self.page.clear();
         self.shared.mailbox(self.lcore).close();
     }
 }

@@ -1,16 +1,19 @@
 //! How the control thread tells an lcore what has changed.
 //!
-//! The lcore looks at one flag per turn; it takes the lock only when there is something, and never waits for it.
+//! The lcore looks at one flag per turn; it takes the lock only when there is something, and never waits for it. For an lcore
+//! that sleeps there is a bell, which its peers ring too.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use pmd_mem::Segment;
+use rustix::event::EventfdFlags;
 
 use super::limits::LINKS_MAX;
 use super::link::{Link, LinkFault};
-use super::reach::OwnRegion;
+use super::reach::{OwnRegion, PeerRegion};
 
 /// What has changed.
 #[derive(Debug)]
@@ -20,16 +23,26 @@ pub(crate) enum Event {
     /// A region of this device was added, changed or removed.
     Own { id: u32, region: Option<OwnRegion> },
     /// A region of a peer was mapped, mapped anew or removed.
-    Mapped { key: u64, id: u32, segment: Option<Arc<Segment>> },
+    Mapped { key: u64, id: u32, region: Option<PeerRegion> },
     /// A peer is gone.
     Gone { key: u64, fault: LinkFault },
 }
 
 /// The mailbox of one lcore.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Mailbox {
     pending: AtomicBool,
     state: Mutex<State>,
+    bell: OwnedFd,
+}
+
+/// Why there is no number for a new link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoSlot {
+    /// The lcore is not there.
+    Closed,
+    /// It has as many links as it can.
+    Full,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +61,32 @@ pub(crate) const fn slot_of(id: u32) -> usize {
 }
 
 impl Mailbox {
+    pub(crate) fn new() -> io::Result<Self> {
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { pending: AtomicBool::new(false), state: Mutex::default(), bell })
+    }
+
+    /// Readable when there is news for an lcore that sleeps.
+    pub(crate) const fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    pub(crate) fn ring(&self) {
+        // Refused only when 2^64 - 2 rings were not heard: then it is readable.
+        rustix::io::write(&self.bell, &1_u64.to_ne_bytes()).unwrap_or_default();
+    }
+
+    /// Makes the bell silent until it is rung again.
+    pub(crate) fn silence(&self) {
+        // Refused when it is silent.
+        rustix::io::read(&self.bell, &mut [0; 8]).unwrap_or_default();
+    }
+
+    /// Whether something was posted that was not taken.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,12 +112,13 @@ impl Mailbox {
         if state.open {
             state.events.push_back(event);
             self.pending.store(true, Ordering::Release);
+            self.ring();
         }
     }
 
     /// Everything posted so far; `None` when there is nothing, or somebody is just posting.
     pub(crate) fn take(&self) -> Option<VecDeque<Event>> {
-        if !self.pending.load(Ordering::Acquire) {
+        if !self.is_pending() {
             return None;
         }
         let mut state = match self.state.try_lock() {
@@ -90,24 +130,24 @@ impl Mailbox {
         Some(core::mem::take(&mut state.events))
     }
 
-    /// A number for a new link; `None` when the lcore has as many as it can, or is not there.
-    pub(crate) fn allocate(&self) -> Option<u32> {
+    /// A number for a new link.
+    pub(crate) fn allocate(&self) -> Result<u32, NoSlot> {
         let mut state = self.state();
         if !state.open {
-            return None;
+            return Err(NoSlot::Closed);
         }
         let slot = match state.free.pop() {
             Some(slot) => slot,
             None if state.uses.len() < LINKS_MAX => {
-                let slot = u16::try_from(state.uses.len()).ok()?;
+                let slot = u16::try_from(state.uses.len()).map_err(|_| NoSlot::Full)?;
                 state.uses.push(0);
                 slot
             }
-            None => return None,
+            None => return Err(NoSlot::Full),
         };
         let uses = &mut state.uses[usize::from(slot)];
         *uses = uses.wrapping_add(1);
-        Some(u32::from(*uses) << 16 | u32::from(slot))
+        Ok(u32::from(*uses) << 16 | u32::from(slot))
     }
 
     /// Takes back a number that names nothing any more.
@@ -125,7 +165,7 @@ mod tests {
 
     #[test]
     fn events_arrive_in_order_and_only_where_somebody_reads() {
-        let mailbox = Mailbox::default();
+        let mailbox = Mailbox::new().unwrap();
         mailbox.post(Event::Own { id: 0, region: None });
         assert!(mailbox.take().is_none());
         assert!(mailbox.open());
@@ -147,11 +187,11 @@ mod tests {
 
     #[test]
     fn an_ended_link_is_not_taken_for_another() {
-        let mailbox = Mailbox::default();
-        assert_eq!(mailbox.allocate(), None);
+        let mailbox = Mailbox::new().unwrap();
+        assert_eq!(mailbox.allocate(), Err(NoSlot::Closed));
         mailbox.open();
         let ids: Vec<_> = (0..LINKS_MAX).map(|_| mailbox.allocate().unwrap()).collect();
-        assert_eq!(mailbox.allocate(), None);
+        assert_eq!(mailbox.allocate(), Err(NoSlot::Full));
         mailbox.release(ids[7]);
         let again = mailbox.allocate().unwrap();
         assert_eq!(slot_of(again), slot_of(ids[7]));

@@ -24,6 +24,7 @@ mod reach;
 mod record;
 mod rendezvous;
 mod ring;
+mod sleep;
 #[cfg(test)]
 mod tests;
 

@@ -54,6 +54,9 @@ const CONTENT: u64 = (1 << VERSION_SHIFT) - 1;
 /// Where in a page the owner announces that it is copying.
 pub(crate) const BUSY_AT: u64 = 0;
 
+/// Where in a page the owner says that it sleeps.
+pub(crate) const ASLEEP_AT: u64 = 128;
+
 /// Bytes of a page for `qps` queue pairs.
 pub(crate) const fn page_bytes(qps: u32) -> u64 {
     SLOTS_AT + qps as u64 * WORDS * 8
@@ -153,6 +156,13 @@ impl Page {
         word(2).store(third, Ordering::Relaxed);
         word(0).store(first | version << VERSION_SHIFT, Ordering::Release);
         true
+    }
+
+    /// Shows nothing any more.
+    pub(crate) fn clear(&self) {
+        for slot in 0..self.slots as usize {
+            self.words.at(slot * 8).store(0, Ordering::Release);
+        }
     }
 }
 

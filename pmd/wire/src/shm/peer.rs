@@ -18,11 +18,11 @@ use super::fdpass::{self, FDS_MAX, PeerCred, Received};
 use super::fence::{Watch, Who};
 use super::handshake::{Expected, Hello, MESSAGE_MAX, Message};
 use super::limits::{CONTROL_BACKLOG, CONTROL_BURST, QPS_MAX, REGION_BYTES_MAX, REGIONS_MAX};
-use super::link::{Link, LinkFault, Parts, PeerInfo, ring_bytes};
-use super::mailbox::Event;
+use super::link::{Bell, Link, LinkFault, Parts, PeerInfo, ring_bytes};
+use super::mailbox::{Event, Mailbox, NoSlot};
 use super::page::page_bytes;
 use super::port::{AttachError, Fd, PeerName, Shared, gid, lock};
-use super::reach::{Own, put};
+use super::reach::{Own, PeerRegion, put};
 
 /// Somebody who waits for a link.
 #[derive(Debug)]
@@ -71,14 +71,14 @@ struct Exports {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) key: u64,
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     cred: PeerCred,
     process: Option<OwnedFd>,
     /// The prefix that this side called; `None`: the peer called.
     pub(super) dialed: Option<u8>,
     pub(super) hello: Option<Box<Hello>>,
     exports: Option<Exports>,
-    regions: Vec<Option<Arc<Segment>>>,
+    regions: Vec<Option<PeerRegion>>,
     pairs: Vec<Pair>,
     pub(super) waiters: Vec<Waiter>,
     backlog: VecDeque<(Message, Vec<Fd>)>,
@@ -104,7 +104,7 @@ impl Peer {
             .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
         Ok(Self {
             key,
-            socket,
+            socket: Arc::new(socket),
             cred,
             process,
             dialed,
@@ -119,7 +119,7 @@ impl Peer {
         })
     }
 
-    pub(super) const fn socket(&self) -> &OwnedFd {
+    pub(super) fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
@@ -224,7 +224,9 @@ impl Peer {
             return Ok(());
         }
         let Some(exported) = lock(&shared.regions).get(&id).cloned() else { return Ok(()) };
-        let Some((fd, writable)) = exported.fd else { return Ok(()) };
+        let Some((fd, writable)) = exported.fd else {
+            return self.say(Message::Private { id }, Vec::new());
+        };
         self.say(Message::Region { id, bytes: exported.segment.len(), writable }, vec![fd])
     }
 
@@ -247,11 +249,22 @@ impl Peer {
                 let Some(fd) = fds.first() else { return nonsense };
                 let access = if writable { MapAccess::ReadWrite } else { MapAccess::Read };
                 let segment = import(fd, access, bytes)?;
-                self.mapped(shared, id, Some(&segment));
+                self.mapped(shared, id, Some(&PeerRegion::Mapped(segment)));
                 Ok(())
             }
             (Message::Retire { id }, true) if id < REGIONS_MAX => {
                 self.mapped(shared, id, None);
+                Ok(())
+            }
+            (Message::Private { id }, true) if id < REGIONS_MAX => {
+                self.mapped(shared, id, Some(&PeerRegion::Private));
+                Ok(())
+            }
+            (Message::Wake { lcore }, true) => {
+                let Some(mailbox) = shared.mailboxes().get(usize::from(lcore)) else {
+                    return nonsense;
+                };
+                mailbox.ring();
                 Ok(())
             }
             (Message::Attach { from, to, bytes }, true) => {
@@ -299,15 +312,11 @@ impl Peer {
         Ok(())
     }
 
-    fn mapped(&mut self, shared: &Shared, id: u32, segment: Option<&Arc<Segment>>) {
-        let segment = segment.map(Arc::clone);
-        put(&mut self.regions, id, segment.clone());
+    fn mapped(&mut self, shared: &Shared, id: u32, region: Option<&PeerRegion>) {
+        put(&mut self.regions, id, region.cloned());
         for lcore in self.linked_lcores() {
-            shared.mailbox(lcore).post(Event::Mapped {
-                key: self.key,
-                id,
-                segment: segment.clone(),
-            });
+            let region = region.cloned();
+            shared.mailbox(lcore).post(Event::Mapped { key: self.key, id, region });
         }
     }
 
@@ -393,28 +402,42 @@ impl Peer {
             return Err(End::Unfit(Refusal::Nonsense));
         }
         let theirs = import(fd, MapAccess::Read, bytes)?;
-        let id =
-            shared.mailboxes().get(usize::from(local)).and_then(super::mailbox::Mailbox::allocate);
-        let Some(id) = id else {
-            self.pairs.retain(|pair| (pair.local, pair.remote) != (local, remote));
-            self.answer(local, remote, Err(AttachError::NoSuchLcore(local)));
-            return self
-                .say(Message::Decline { from, to, refusal: Refusal::Lcore(to) }, Vec::new());
+        let decline = |refusal| (Message::Decline { from, to, refusal }, Vec::new());
+        let mailbox = shared.mailboxes().get(usize::from(local));
+        let id = match mailbox.map_or(Err(NoSlot::Closed), Mailbox::allocate) {
+            Ok(id) => id,
+            Err(no_slot) => {
+                self.pairs.retain(|pair| (pair.local, pair.remote) != (local, remote));
+                let (error, refusal) = match no_slot {
+                    NoSlot::Closed => (AttachError::NoSuchLcore(local), Refusal::Lcore(to)),
+                    NoSlot::Full => (AttachError::Full, Refusal::Full),
+                };
+                self.answer(local, remote, Err(error));
+                let (message, fds) = decline(refusal);
+                return self.say(message, fds);
+            }
         };
-        if known.is_none() {
-            let Ok(mine) = shared.link_region() else {
+        let made = match known.map_or_else(|| shared.link_region().map(Some), |_| Ok(None)) {
+            Ok(None) => Ok(()),
+            Ok(Some(mine)) => self.offer(local, remote, mine),
+            Err(_) => {
                 shared.mailbox(local).release(id);
-                return self.say(Message::Decline { from, to, refusal: Refusal::Full }, Vec::new());
-            };
-            self.offer(local, remote, mine)?;
+                let (message, fds) = decline(Refusal::Full);
+                return self.say(message, fds);
+            }
+        };
+        match made.and_then(|()| self.link(shared, local, remote, &theirs)) {
+            Ok(link) => shared.mailbox(local).post(Event::Linked { id, link: Box::new(link) }),
+            Err(end) => {
+                shared.mailbox(local).release(id);
+                return Err(end);
+            }
         }
-        let link = self.link(shared, local, remote, &theirs)?;
         if let Some(pair) =
             self.pairs.iter_mut().find(|pair| (pair.local, pair.remote) == (local, remote))
         {
             pair.id = Some(id);
         }
-        shared.mailbox(local).post(Event::Linked { id, link: Box::new(link) });
         self.answer(local, remote, Ok(id));
         Ok(())
     }
@@ -449,6 +472,7 @@ impl Peer {
             page: exports.pages.get(usize::from(remote)).ok_or(nonsense)?,
             table: exports.table.clone(),
             regions: self.regions.clone(),
+            bell: Bell::Outside(Arc::clone(&self.socket), remote),
             // Filled in by the lcore, which knows it.
             own: Arc::new(Own { table: Arc::clone(&shared.table), regions: Vec::new() }),
         })
@@ -484,8 +508,10 @@ impl Peer {
         };
         if let Some(message) = last_word {
             // A last word: whether it is heard does not matter.
-            drop(fdpass::send(&self.socket, &message.encode(), &[]));
+            fdpass::send(&self.socket, &message.encode(), &[]).unwrap_or_default();
         }
+        // Lcores hold the socket until their next turn: the peer need not wait for that.
+        rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).unwrap_or_default();
         let pid = self.cred.pid;
         let (fault, answer) = match end {
             End::Fault(fault) => (fault, AttachError::Lost(fault)),

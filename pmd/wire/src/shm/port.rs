@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use pmd_mem::{
-    Fence, Hugepages, MemoryTable, Numa, Region, RegionError, RegionSpec, Seal, Segment,
+    Fence, Hugepages, MemoryTable, Numa, Region, RegionError, RegionSpec, Seal, Segment, Word,
 };
 use rustix::event::EventfdFlags;
 
@@ -26,7 +26,7 @@ use super::limits::{
 use super::link::{LinkFault, RING_AT};
 use super::links::Links;
 use super::mailbox::{Event, Mailbox};
-use super::page::{Page, page_bytes};
+use super::page::{ASLEEP_AT, Page, page_bytes};
 use super::reach::{Own, OwnRegion, put};
 use super::rendezvous::{Directory, PrefixClaim};
 use super::{Nonce, Refusal};
@@ -369,6 +369,11 @@ impl Port {
             .map(|(page, lcore)| Watch::new(page.segment(), Who::Lcore(lcore), &never))
             .collect::<Result<_, _>>()
             .map_err(|e| OpenError::Io { step: "watch pages", source: io::Error::other(e) })?;
+        let mailboxes = pages
+            .iter()
+            .map(|_| Mailbox::new())
+            .collect::<Result<_, _>>()
+            .map_err(io("eventfd"))?;
         let shared = Arc::new(Shared {
             directory,
             prefix,
@@ -378,7 +383,7 @@ impl Port {
             table,
             table_region,
             fence,
-            mailboxes: pages.iter().map(|_| Mailbox::default()).collect(),
+            mailboxes,
             pages,
             commands: Mutex::default(),
             wake,
@@ -408,6 +413,7 @@ impl Port {
         let page_region = self.shared.pages.get(lcore)?;
         let page = Page::new(page_region.segment()).ok()?;
         let busy = Busy::new(page_region.segment(), self.shared.fence).ok()?;
+        let asleep = Word::new(page_region.segment(), ASLEEP_AT).ok()?;
         let lcore = u8::try_from(lcore).ok()?;
         // Holding the regions, so that none is added between what is copied here and what is posted.
         let regions = lock(&self.shared.regions);
@@ -419,7 +425,7 @@ impl Port {
             put(&mut own.regions, *id, Some(region.own()));
         }
         drop(regions);
-        Some(Links::new(Arc::clone(&self.shared), lcore, page, own, busy))
+        Some(Links::new(Arc::clone(&self.shared), lcore, page, own, busy, asleep))
     }
 
     /// Makes a region reachable for this device's lcores and exports it to all peers, present and future; again, to change
@@ -437,7 +443,8 @@ impl Port {
         self.put(id, Exported { segment: Arc::clone(region.segment()), fd: Some((fd, writable)) })
     }
 
-    /// Makes memory reachable for this device's lcores, and so for peers on the same device, but for no other process.
+    /// Makes memory reachable for this device's lcores, and so for peers on the same device, but for no other process: those are
+    /// told, and their operations say [`MemoryFault::Private`](super::MemoryFault::Private).
     pub fn keep(&self, id: u32, segment: &Arc<Segment>) -> Result<(), ExportError> {
         self.put(id, Exported { segment: Arc::clone(segment), fd: None })
     }
@@ -446,16 +453,11 @@ impl Port {
         if id >= REGIONS_MAX {
             return Err(ExportError::TooMany(id));
         }
-        let is_exported = exported.fd.is_some();
-        {
-            let mut regions = lock(&self.shared.regions);
-            let own = exported.own();
-            regions.insert(id, exported);
-            self.tell_lcores(id, Some(&own));
-        }
-        if is_exported {
-            self.shared.command(Command::Export { id });
-        }
+        let mut regions = lock(&self.shared.regions);
+        let own = exported.own();
+        regions.insert(id, exported);
+        self.tell_lcores(id, Some(&own));
+        self.shared.command(Command::Export { id });
         Ok(())
     }
 

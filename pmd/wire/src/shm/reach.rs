@@ -43,6 +43,9 @@ pub enum MemoryFault {
     /// The peer's key is valid but its memory is not mapped here yet: try again at the next poll.
     #[error("the peer's memory is not mapped yet")]
     NotYet,
+    /// The peer's key is valid, but its memory stays in its process: it is not one that can be mapped.
+    #[error("the peer's memory is registered, but not shared with other processes")]
+    Private,
     /// The link is down.
     #[error("the peer is gone")]
     Gone,
@@ -67,7 +70,16 @@ pub(crate) struct Own {
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {
     pub(crate) table: PeerTable,
-    pub(crate) regions: Vec<Option<Arc<Segment>>>,
+    pub(crate) regions: Vec<Option<PeerRegion>>,
+}
+
+/// A region of a peer, once it has said something about it.
+#[derive(Clone, Debug)]
+pub(crate) enum PeerRegion {
+    /// Mapped here.
+    Mapped(Arc<Segment>),
+    /// Not for other processes.
+    Private,
 }
 
 /// Sets an element of a vector that grows as needed.
@@ -142,8 +154,10 @@ impl Reach {
 
     /// The region that the peer's table names: what the table claims is checked against what is mapped.
     fn region(&self, id: u32, offset: u64, len: u64) -> Result<&Segment, MemoryFault> {
-        let Some(Some(segment)) = self.regions.get(id as usize) else {
-            return Err(MemoryFault::NotYet);
+        let segment = match self.regions.get(id as usize) {
+            Some(Some(PeerRegion::Mapped(segment))) => segment,
+            Some(Some(PeerRegion::Private)) => return Err(MemoryFault::Private),
+            Some(None) | None => return Err(MemoryFault::NotYet),
         };
         if offset > segment.len() || len > segment.len() - offset {
             return Err(MemoryFault::Remote);

@@ -168,6 +168,11 @@ impl<M: Words, C: Store> Reader<M, C> {
         Ok(None)
     }
 
+    /// Whether there is something to take.
+    pub(crate) fn has_next(&self) -> bool {
+        self.words.load(self.tail & (self.capacity - 1), Ordering::Acquire) != 0
+    }
+
     /// Checks that a record of `size` bytes at `at` is one that the ring can hold.
     pub(crate) fn check(&self, at: u64, size: u64, largest: u64) -> Result<(), Garbage> {
         if size > largest || at + size > self.capacity {

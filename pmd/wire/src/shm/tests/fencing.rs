@@ -28,7 +28,7 @@ pub(super) fn writer(directory: &Directory) {
                 for _ in 0..64 {
                     match links.write(link, PD, Source::Sges(&[source.sge(0, 4096)]), at) {
                         Ok(()) | Err(MemoryFault::NotYet) => {}
-                        Err(MemoryFault::Remote | MemoryFault::Gone) => {
+                        Err(MemoryFault::Remote | MemoryFault::Gone | MemoryFault::Private) => {
                             target = None;
                             break;
                         }

@@ -451,6 +451,33 @@ fn regions_come_and_go_on_a_live_link() {
     assert_eq!(b.links[0].rx(ba, |_, _, _| true), 0);
 }
 
+/// Memory that stays in its process: the initiator is told so, and does not wait for it.
+#[test]
+fn memory_that_is_not_exported_is_named() {
+    let scratch = Scratch::new();
+    let directory = scratch.directory();
+    let (mut a, mut b) = (Device::new(&directory, 2), Device::new(&directory, 1));
+    let kept = b.buffer(1, 4096, Access::empty());
+    let rights = Registration {
+        region: 1,
+        region_len: 4096,
+        offset: 0,
+        length: 4096,
+        va: 0,
+        pd: PD,
+        access: Access::REMOTE | Access::LOCAL_WRITE,
+    };
+    let key = b.table.register(&rights).unwrap();
+    let (ab, _) = link(&mut a, 0, &mut b, 0);
+    let to = Remote { addr: 0, rkey: key.0, pd: PD, qpn: 0 };
+    assert_eq!(a.links[0].write(ab, PD, Source::Inline(&[1]), &to), Err(MemoryFault::Private));
+    // Within the device it can be reached all the same.
+    let inside = b.port.attach(0, b.name(0), LIMIT).unwrap();
+    b.turn();
+    b.links[0].write(inside, PD, Source::Inline(&[1]), &to).unwrap();
+    assert_eq!(kept.bytes(0, 1), [1]);
+}
+
 /// Two threads, messages of all sizes both ways, small rings: every byte arrives, in order.
 #[test]
 fn traffic_of_all_sizes_both_ways() {

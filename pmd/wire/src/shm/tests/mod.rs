@@ -5,6 +5,7 @@ mod fencing;
 mod hostile;
 mod local;
 mod processes;
+mod sleeping;
 mod strangers;
 
 use std::path::{Path, PathBuf};
