@@ -5,8 +5,8 @@ use core::sync::atomic::{Ordering, fence};
 use pmd_mem::Access;
 
 use super::link::Outbound;
-use super::links::{Links, Parts, Source};
-use super::reach::{MemoryFault, Own, Remote, Sge};
+use super::links::{Links, Source};
+use super::reach::{Elements, MemoryFault, Own, Remote, Sge};
 
 /// An atomic operation on eight aligned bytes, in the host's byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,16 +42,17 @@ impl Links {
                 }
             }
             Source::Sges(sges) => {
-                let (parts, total) = parts(own, pd, sges, false)?;
-                let Some((target, mut at)) = out.reach.remote(to, total, Access::REMOTE_WRITE)?
+                let sges = Elements::new(own, pd, sges, false)?;
+                let Some((target, mut at)) =
+                    out.reach.remote(to, sges.total, Access::REMOTE_WRITE)?
                 else {
                     return Ok(());
                 };
-                for (segment, offset, len) in parts {
-                    segment.copy_to(offset, target, at, len).map_err(|_| MemoryFault::Local)?;
+                sges.each(|segment, offset, len| {
+                    let to = at;
                     at += len;
-                }
-                Ok(())
+                    segment.copy_to(offset, target, to, len)
+                })
             }
         }
     }
@@ -65,15 +66,16 @@ impl Links {
         from: &Remote,
     ) -> Result<(), MemoryFault> {
         let (own, out) = self.direct(link)?;
-        let (parts, total) = parts(own, pd, into, true)?;
-        let Some((source, mut at)) = out.reach.remote(from, total, Access::REMOTE_READ)? else {
+        let into = Elements::new(own, pd, into, true)?;
+        let Some((source, mut at)) = out.reach.remote(from, into.total, Access::REMOTE_READ)?
+        else {
             return Ok(());
         };
-        for (segment, offset, len) in parts {
-            source.copy_to(at, segment, offset, len).map_err(|_| MemoryFault::Local)?;
+        into.each(|segment, offset, len| {
+            let from = at;
             at += len;
-        }
-        Ok(())
+            source.copy_to(from, segment, offset, len)
+        })
     }
 
     /// Atomic on eight aligned bytes of the peer's memory; returns the value before it. Needs `REMOTE_ATOMIC`.
@@ -106,22 +108,4 @@ impl Links {
         let link = self.link(id).ok_or(MemoryFault::Gone)?;
         Ok((&self.own, &link.out))
     }
-}
-
-/// Where local elements are, and how long they are together.
-fn parts<'a>(
-    own: &'a Own,
-    pd: u32,
-    sges: &[Sge],
-    write: bool,
-) -> Result<(Parts<'a>, u64), MemoryFault> {
-    let (mut parts, mut total) = (Parts::new(), 0);
-    for sge in sges {
-        let len = u64::from(sge.len);
-        if let Some((region, offset)) = own.local(pd, sge, len, write)? {
-            parts.try_push((&*region.segment, offset, len)).map_err(|_| MemoryFault::Local)?;
-            total += len;
-        }
-    }
-    Ok((parts, total))
 }

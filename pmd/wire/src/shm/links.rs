@@ -6,17 +6,18 @@ use core::sync::atomic::{Ordering, fence};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pmd_mem::{Segment, Word};
+use pmd_mem::Word;
 
 use super::Garbage;
-use super::limits::{DATAGRAM_MAX, INLINE_MAX, LCORES_MAX, LINKS_MAX, RX_BURST, SGES_MAX};
-use super::link::{Link, LinkFault, Outbound, PeerInfo, RING_AT};
+use super::limits::{DATAGRAM_MAX, LCORES_MAX, LINKS_MAX, RX_BURST};
+use super::link::{Link, LinkFault, PeerInfo};
 use super::mailbox::{Event, slot_of};
+use super::outgoing::{NotPushed, Outgoing};
 use super::page::{Page, ShownQp};
 use super::payload::{Inbound, Payload};
 use super::port::{Command, Shared};
-use super::reach::{MemoryFault, Own, Sge, put};
-use super::record::{Body, Header, Kind, Piece, Record};
+use super::reach::{Own, Sge, put};
+use super::record::{Kind, Record};
 use super::ring::NoRoom;
 
 /// What an initiator finds when it looks for its target.
@@ -33,7 +34,7 @@ pub enum Target {
 /// The bytes of an outgoing record or WRITE.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// Registered memory, at most [`SGES_MAX`] elements.
+    /// Registered memory, at most [`SGES_MAX`](super::limits::SGES_MAX) elements.
     Sges(&'a [Sge]),
     /// Bytes that were copied at post.
     Inline(&'a [u8]),
@@ -276,34 +277,29 @@ impl Links {
     /// Small payloads, datagrams, and bytes given inline travel in the ring; for others the peer is told where they lie, and they
     /// must stay until it has taken the record.
     pub fn push(&mut self, link: u32, pd: u32, record: &Record, payload: Source<'_>) -> Push {
+        self.busy.enter();
         // Datagrams complete at once: their bytes must not be needed later.
         let is_datagram = matches!(record.kind, Kind::Datagram(_)) && record.len <= DATAGRAM_MAX;
-        let Some((id, link)) = self
-            .slots
-            .get_mut(slot_of(link))
-            .and_then(Option::as_mut)
-            .filter(|(id, _)| *id == link)
-        else {
+        let Some(found) = self.slots.get_mut(slot_of(link)).and_then(Option::as_mut) else {
             return Push::Gone;
         };
-        let (out, is_local) = (&mut link.out, link.key == 0);
-        let pushed =
-            match Outgoing::new(&self.own, pd, record, payload, is_datagram, is_local, out.largest)
-            {
-                Ok(outgoing) => outgoing.append(out),
-                Err(_) => return Push::LocalFault,
-            };
+        if found.0 != link {
+            return Push::Gone;
+        }
+        let (out, is_inside) = (&mut found.1.out, found.1.key == 0);
+        let pushed = Outgoing::new(&self.own, pd, record, payload, is_datagram, is_inside)
+            .and_then(|outgoing| outgoing.append(out));
         match pushed {
             Ok(position) => {
                 if !core::mem::replace(&mut out.is_queued, true) {
-                    self.dirty.push(*id);
+                    self.dirty.push(link);
                 }
                 Push::At(position)
             }
-            Err(NoRoom::Full) => Push::Full,
-            Err(NoRoom::Broken(garbage)) => {
-                let id = *id;
-                self.fail(id, LinkFault::Garbage(garbage));
+            Err(NotPushed::Fault) => Push::LocalFault,
+            Err(NotPushed::NoRoom(NoRoom::Full)) => Push::Full,
+            Err(NotPushed::NoRoom(NoRoom::Broken(garbage))) => {
+                self.fail(link, LinkFault::Garbage(garbage));
                 Push::Gone
             }
         }
@@ -380,103 +376,5 @@ impl fmt::Debug for Links {
             .field("lcore", &self.lcore)
             .field("active", &self.active)
             .finish_non_exhaustive()
-    }
-}
-
-/// A record on its way into the ring, all of its keys checked.
-struct Outgoing<'a> {
-    header: Header,
-    bytes: OutBytes<'a>,
-}
-
-enum OutBytes<'a> {
-    None,
-    Slice(&'a [u8]),
-    Copy(Parts<'a>),
-    Pull(arrayvec::ArrayVec<Piece, SGES_MAX>),
-}
-
-/// Pieces of this side's memory: segment, offset, length.
-pub(super) type Parts<'a> = arrayvec::ArrayVec<(&'a Segment, u64, u64), SGES_MAX>;
-
-impl<'a> Outgoing<'a> {
-    fn new(
-        own: &'a Own,
-        pd: u32,
-        record: &Record,
-        payload: Source<'a>,
-        is_datagram: bool,
-        is_local: bool,
-        largest: u64,
-    ) -> Result<Self, MemoryFault> {
-        let has_bytes = record.len > 0 && record.kind.is_send();
-        let (body, bytes) = match payload {
-            _ if !has_bytes => (Body::None, OutBytes::None),
-            Source::Inline(bytes) if bytes.len() as u64 == u64::from(record.len) => {
-                (Body::Inline, OutBytes::Slice(bytes))
-            }
-            Source::Inline(_) => return Err(MemoryFault::Local),
-            Source::Sges(sges) => {
-                let (mut parts, mut pieces) = (Parts::new(), arrayvec::ArrayVec::new());
-                let (mut total, mut can_pull) = (0_u64, true);
-                for sge in sges {
-                    let len = u64::from(sge.len);
-                    let Some((region, offset)) = own.local(pd, sge, len, false)? else { continue };
-                    parts
-                        .try_push((&*region.segment, offset, len))
-                        .map_err(|_| MemoryFault::Local)?;
-                    // As many as parts, which fitted.
-                    pieces.push(Piece { lkey: sge.lkey, pd, addr: sge.addr, len: sge.len });
-                    total += len;
-                    can_pull &= is_local || region.exported;
-                }
-                if total != u64::from(record.len) {
-                    return Err(MemoryFault::Local);
-                }
-                let in_ring = record.len <= INLINE_MAX || is_datagram || !can_pull;
-                match u8::try_from(pieces.len()) {
-                    Ok(count) if !in_ring => (Body::Pull(count), OutBytes::Pull(pieces)),
-                    _ => (Body::Inline, OutBytes::Copy(parts)),
-                }
-            }
-        };
-        let header = Header { record: *record, body };
-        if header.size() > largest {
-            return Err(MemoryFault::Local);
-        }
-        Ok(Self { header, bytes })
-    }
-
-    fn append(self, out: &mut Outbound) -> Result<u64, NoRoom> {
-        let size = self.header.size();
-        let at = out.writer.reserve(size)?;
-        let words = self.header.encode();
-        let header_bytes = self.header.record.header_bytes();
-        let mut body_at = at + header_bytes;
-        for (at, word) in (at..body_at).step_by(8).zip(words).skip(1) {
-            out.writer.put(at, word);
-        }
-        let broken = |_| NoRoom::Full;
-        match self.bytes {
-            OutBytes::None => {}
-            OutBytes::Slice(bytes) => {
-                out.segment.write_at(RING_AT + body_at, bytes).map_err(broken)?;
-            }
-            OutBytes::Copy(parts) => {
-                for (segment, offset, len) in parts {
-                    segment
-                        .copy_to(offset, &out.segment, RING_AT + body_at, len)
-                        .map_err(broken)?;
-                    body_at += len;
-                }
-            }
-            OutBytes::Pull(pieces) => {
-                for word in pieces.iter().flat_map(Piece::encode) {
-                    out.writer.put(body_at, word);
-                    body_at += 8;
-                }
-            }
-        }
-        Ok(out.writer.commit(at, words[0], size))
     }
 }

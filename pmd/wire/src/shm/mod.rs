@@ -16,6 +16,7 @@ pub mod limits;
 mod link;
 mod links;
 mod mailbox;
+mod outgoing;
 mod page;
 mod payload;
 mod peer;

@@ -48,6 +48,7 @@ pub struct Payload<'a> {
 
 impl Inbound {
     /// The next record, checked: its header is a copy that the peer cannot change any more.
+    #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Lying>, Garbage> {
         let Some((at, first)) = self.reader.next()? else { return Ok(None) };
         let word = |i: u64| self.reader.word(at + i * 8);

@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use pmd_mem::{Access, Key, MemoryTable, PeerTable, Segment};
+use pmd_mem::{Access, AccessError, Key, MemoryTable, PeerTable, Segment};
+
+use super::limits::SGES_MAX;
+use super::record::Piece;
 
 /// A local scatter/gather element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -110,6 +113,72 @@ impl Own {
             Some(Some(region)) => Ok(Some((region, place.offset))),
             _ => Err(MemoryFault::Local),
         }
+    }
+}
+
+/// Local elements whose keys allow what is meant with them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Elements<'a> {
+    own: &'a Own,
+    pd: u32,
+    sges: &'a [Sge],
+    write: bool,
+    /// Bytes of all together.
+    pub(crate) total: u64,
+    /// Whether peers can reach all of them.
+    pub(crate) exported: bool,
+    /// Where the bytes are when there is but one element, the usual case.
+    only: Option<(&'a OwnRegion, u64)>,
+}
+
+impl<'a> Elements<'a> {
+    /// Checks every element before any is touched.
+    #[inline]
+    pub(crate) fn new(
+        own: &'a Own,
+        pd: u32,
+        sges: &'a [Sge],
+        write: bool,
+    ) -> Result<Self, MemoryFault> {
+        if sges.len() > SGES_MAX {
+            return Err(MemoryFault::Local);
+        }
+        let mut elements = Self { own, pd, sges, write, total: 0, exported: true, only: None };
+        for sge in sges {
+            let len = u64::from(sge.len);
+            let there = own.local(pd, sge, len, write)?;
+            elements.total += len;
+            elements.exported &= there.is_none_or(|(region, _)| region.exported);
+            if sges.len() == 1 {
+                elements.only = there;
+            }
+        }
+        Ok(elements)
+    }
+
+    /// Runs `copy` on each element's segment, offset and length. Looking several up again is cheaper than to remember them.
+    #[inline]
+    pub(crate) fn each(
+        &self,
+        mut copy: impl FnMut(&Segment, u64, u64) -> Result<(), AccessError>,
+    ) -> Result<(), MemoryFault> {
+        if let Some((region, offset)) = self.only {
+            return copy(&region.segment, offset, self.total).map_err(|_| MemoryFault::Local);
+        }
+        for sge in self.sges {
+            let len = u64::from(sge.len);
+            if let Some((region, offset)) = self.own.local(self.pd, sge, len, self.write)? {
+                copy(&region.segment, offset, len).map_err(|_| MemoryFault::Local)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The elements as a peer has to look for them.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> {
+        let pd = self.pd;
+        let bytes = self.sges.iter().filter(|sge| sge.len > 0);
+        bytes.map(move |sge| Piece { lkey: sge.lkey, pd, addr: sge.addr, len: sge.len })
     }
 }
 

@@ -260,6 +260,7 @@ impl Datagram {
 }
 
 impl Record {
+    #[inline]
     fn is_extended(&self) -> bool {
         self.imm.is_some()
             || self.srqn.is_some()
@@ -267,6 +268,7 @@ impl Record {
     }
 
     /// Bytes of its header, extension included.
+    #[inline]
     pub(crate) fn header_bytes(&self) -> u64 {
         match self.kind {
             Kind::Datagram(_) => HEADER + EXTENSION + ADDRESSES,
@@ -278,11 +280,13 @@ impl Record {
 
 impl Header {
     /// Bytes in the ring, a multiple of eight.
+    #[inline]
     pub(crate) fn size(&self) -> u64 {
         self.record.header_bytes() + self.body_bytes().next_multiple_of(8)
     }
 
     /// Bytes behind the header that are used.
+    #[inline]
     pub(crate) fn body_bytes(&self) -> u64 {
         match self.body {
             Body::None => 0,
@@ -292,6 +296,7 @@ impl Header {
     }
 
     /// The header as words; as many of them count as [`Record::header_bytes`] says.
+    #[inline]
     pub(crate) fn encode(&self) -> [u64; HEADER_WORDS] {
         let record = &self.record;
         let (kind, operand, byte) = match record.kind {
@@ -354,6 +359,7 @@ impl Header {
     }
 
     /// The meaning of header words; those beyond [`Header::words`] are ignored.
+    #[inline]
     pub(crate) fn decode(words: [u64; HEADER_WORDS]) -> Result<Self, Garbage> {
         let op = op_of(words[0]);
         let [.., flags, byte] = words[1].to_be_bytes();
@@ -419,10 +425,12 @@ impl Header {
 }
 
 impl Piece {
+    #[inline]
     pub(crate) fn encode(&self) -> [u64; 3] {
         [u64::from(self.lkey) << 32 | u64::from(self.len), self.addr, u64::from(self.pd)]
     }
 
+    #[inline]
     pub(crate) fn decode(words: [u64; 3]) -> Self {
         Self { lkey: low(words[0] >> 32), len: low(words[0]), addr: words[1], pd: low(words[2]) }
     }

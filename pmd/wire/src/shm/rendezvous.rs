@@ -90,9 +90,25 @@ impl Directory {
     pub fn default_path() -> PathBuf {
         match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
             Some(runtime) if runtime.is_absolute() => runtime.join("spinwire"),
-            _ => std::env::temp_dir()
-                .join(format!("spinwire-{}", rustix::process::geteuid().as_raw())),
+            _ => Self::temporary_path(),
         }
+    }
+
+    /// Opens the [default](Self::default_path) directory; under the temporary directory, where `XDG_RUNTIME_DIR` names a place
+    /// that does not exist, as it may after su(1) and in containers.
+    pub fn open_default() -> Result<Self, DirectoryError> {
+        let path = Self::default_path();
+        match Self::open(&path) {
+            Err(DirectoryError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Self::open(&Self::temporary_path())
+            }
+            opened => opened,
+        }
+    }
+
+    /// `spinwire-UID` under the temporary directory.
+    fn temporary_path() -> PathBuf {
+        std::env::temp_dir().join(format!("spinwire-{}", rustix::process::geteuid().as_raw()))
     }
 
     /// Opens a directory, making it where it is missing. Its parent must exist.

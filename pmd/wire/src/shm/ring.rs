@@ -148,6 +148,7 @@ impl<M: Words, C: Store> Reader<M, C> {
     }
 
     /// The next record: where it lies and its first word. Skips paddings.
+    #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<(u64, u64)>, Garbage> {
         // After a padding comes the start of the ring, where a padding would fill all of it: refuse a second one.
         for may_pad in [true, false] {
