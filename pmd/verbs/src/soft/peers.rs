@@ -111,7 +111,8 @@ fn element(sge: &Sge) -> shm::Sge {
 fn fault(fault: shm::MemoryFault) -> LocalFault {
     match fault {
         shm::MemoryFault::Local => LocalFault::Local,
-        shm::MemoryFault::Remote => LocalFault::RemoteAccess,
+        // Memory that the peer keeps to itself cannot be reached from here, whatever its key grants.
+        shm::MemoryFault::Remote | shm::MemoryFault::Private => LocalFault::RemoteAccess,
         shm::MemoryFault::NotYet => LocalFault::NotYet,
         shm::MemoryFault::Gone => LocalFault::Gone,
     }

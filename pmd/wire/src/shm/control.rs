@@ -12,10 +12,13 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::Refusal;
 use super::fdpass;
 use super::fence::Held;
-use super::limits::{DEPARTED_MAX, GREETING_LIMIT, GREETINGS_MAX, QUARANTINE_LOOK, RING_BYTES_MIN};
+use super::limits::{
+    CROSSING_PATIENCE, DEPARTED_MAX, GREETING_LIMIT, GREETINGS_MAX, LAST_WORDS, QUARANTINE_LOOK,
+    RING_BYTES_MIN,
+};
 use super::link::{Bell, Link, LinkFault, Parts, PeerInfo, RING_AT};
 use super::mailbox::{Event, NoSlot};
-use super::peer::{Departed, End, Peer, Waiter};
+use super::peer::{Departed, End, Heard, Peer, Waiter};
 use super::port::{AttachError, Command, PeerName, Shared, gid};
 use super::reach::Own;
 
@@ -26,8 +29,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Control {
     shared: Arc<Shared>,
     peers: Vec<Peer>,
-    /// Attaches whose own call was refused because the peer's is on its way.
-    crossed: Vec<Waiter>,
+    /// Attaches whose own call was refused because the peer's is on its way, and when to call again.
+    crossed: Vec<(Instant, Waiter)>,
     departed: VecDeque<Departed>,
     held: Vec<Held>,
     /// Links between lcores of this device: from, to, number.
@@ -86,7 +89,7 @@ impl Control {
         for departed in departed {
             departed.forget(&shared);
         }
-        for waiter in crossed {
+        for (_, waiter) in crossed {
             waiter.answer(Err(AttachError::Lost(LinkFault::Shutdown)));
         }
         while let Some(command) = shared.next_command() {
@@ -157,8 +160,8 @@ impl Control {
             .peers
             .iter()
             .flat_map(|peer| &peer.waiters)
-            .chain(&self.crossed)
-            .map(|waiter| waiter.until);
+            .map(|waiter| waiter.until)
+            .chain(self.crossed.iter().map(|(again, waiter)| waiter.until.min(*again)));
         let greetings =
             self.peers.iter().filter(|peer| !peer.is_ready()).map(|peer| peer.greeting_until);
         let look = (!self.held.is_empty()).then(|| now + QUARANTINE_LOOK);
@@ -173,10 +176,12 @@ impl Control {
                 rustix::io::read(self.shared.wake(), &mut count).unwrap_or_default();
             }
             Source::Listener => self.accept(),
-            Source::Socket(key) => self.hear(key),
+            Source::Socket(key) => {
+                self.hear(key);
+            }
             Source::Process(key) => {
                 // What it said before it died may tell more.
-                self.hear(key);
+                self.hear_out(key);
                 self.end(key, End::Fault(LinkFault::Dead));
             }
             Source::Departed(key) => {
@@ -201,9 +206,14 @@ impl Control {
         for key in late {
             self.end(key, End::Unfit(Refusal::Late));
         }
-        let waiters =
-            self.peers.iter_mut().map(|peer| &mut peer.waiters).chain([&mut self.crossed]);
-        for waiters in waiters {
+        // The peer's call did not come after all.
+        let (due, waiting): (Vec<_>, Vec<_>) =
+            core::mem::take(&mut self.crossed).into_iter().partition(|(again, _)| *again <= now);
+        self.crossed = waiting;
+        for (_, waiter) in due {
+            self.attach(waiter);
+        }
+        for waiters in self.peers.iter_mut().map(|peer| &mut peer.waiters) {
             let (expired, waiting): (Vec<_>, Vec<_>) =
                 core::mem::take(waiters).into_iter().partition(|waiter| waiter.until <= now);
             *waiters = waiting;
@@ -397,17 +407,28 @@ impl Control {
         }
     }
 
-    fn hear(&mut self, key: u64) {
-        let Some(at) = self.peers.iter().position(|peer| peer.key == key) else { return };
+    /// Listens to a peer, and returns whether there may be more to hear.
+    fn hear(&mut self, key: u64) -> bool {
+        let Some(at) = self.peers.iter().position(|peer| peer.key == key) else { return false };
         let heard = self.peers[at].flush().and_then(|()| self.peers[at].listen(&self.shared));
-        match heard {
-            Ok(false) => {}
-            Ok(true) => {
-                if let Err(end) = self.introduced(at) {
-                    self.end(key, end);
-                }
+        let more = heard == Ok(Heard::Burst);
+        let done = match heard {
+            Ok(Heard::Hello) => self.introduced(at),
+            Ok(Heard::All | Heard::Burst) => Ok(()),
+            Err(end) => Err(end),
+        };
+        if let Err(end) = done {
+            self.end(key, end);
+        }
+        more
+    }
+
+    /// Listens to the last words of a peer that has left. A fork of it may hold the connection and go on talking: not for ever.
+    fn hear_out(&mut self, key: u64) {
+        for _ in 0..LAST_WORDS {
+            if !self.hear(key) {
+                break;
             }
-            Err(end) => self.end(key, end),
         }
     }
 
@@ -432,7 +453,10 @@ impl Control {
         }
         peer.export_all(&shared)?;
         // What it said after its introduction.
-        if peer.listen(&shared)? { Err(End::Unfit(Refusal::Nonsense)) } else { Ok(()) }
+        match peer.listen(&shared)? {
+            Heard::Hello => Err(End::Unfit(Refusal::Nonsense)),
+            Heard::All | Heard::Burst => Ok(()),
+        }
     }
 
     /// There is another connection to or from the prefix that just called: one of the two has to go. Returns who waited on the
@@ -440,19 +464,15 @@ impl Control {
     fn settle_crossing(&mut self, other: usize, prefix: Option<u8>) -> Result<Vec<Waiter>, End> {
         let we_called = self.peers[other].dialed.is_some() && self.peers[other].hello.is_none();
         if !we_called {
-            // A prefix has one holder: if the old connection is not just about to end, the newcomer lies.
-            let other_key = self.peers[other].key;
-            if !self.peers[other].has_died() {
-                self.hear(other_key);
+            // A prefix has one holder: unless the old connection has ended, the newcomer lies.
+            if !self.peers[other].has_left() {
+                return Err(End::Unfit(Refusal::Crossed));
             }
-            return match self.peers.iter().find(|peer| peer.key == other_key) {
-                Some(peer) if !peer.has_died() => Err(End::Unfit(Refusal::Crossed)),
-                Some(_) => {
-                    self.end(other_key, End::Fault(LinkFault::Dead));
-                    Ok(Vec::new())
-                }
-                None => Ok(Vec::new()),
-            };
+            let key = self.peers[other].key;
+            // What is left to hear tells why it ended.
+            self.hear_out(key);
+            self.end(key, End::Fault(LinkFault::Dead));
+            return Ok(Vec::new());
         }
         // Both called at once: the call of the lower prefix stays.
         if Some(self.shared.prefix.prefix()) < prefix {
@@ -466,7 +486,7 @@ impl Control {
 
     /// Lets those whose call was refused wait on the peer's call, once it has come.
     fn adopt_crossed(&mut self) {
-        for waiter in core::mem::take(&mut self.crossed) {
+        for (again, waiter) in core::mem::take(&mut self.crossed) {
             let prefix = Some(waiter.peer.prefix);
             match self
                 .peers
@@ -478,7 +498,7 @@ impl Control {
                     peer.waiters.push(waiter);
                     self.with_peer(key, Peer::attach_waiting);
                 }
-                None => self.crossed.push(waiter),
+                None => self.crossed.push((again, waiter)),
             }
         }
     }
@@ -495,7 +515,8 @@ impl Control {
         let mut peer = self.peers.remove(at);
         if end == End::Refused(Refusal::Crossed) {
             // The peer's own call is on its way, and serves those who wait as well.
-            self.crossed.append(&mut peer.waiters);
+            let again = Instant::now() + CROSSING_PATIENCE;
+            self.crossed.extend(peer.waiters.drain(..).map(|waiter| (again, waiter)));
             self.adopt_crossed();
         }
         if let Some(departed) = peer.end(&self.shared, end) {

@@ -25,6 +25,8 @@ pub const RING_BYTES_MIN: u64 = 2 << 10;
 pub const RING_BYTES_MAX: u64 = 16 << 20;
 /// The largest record takes this part of its ring, so that one message never waits for an empty ring.
 pub const RECORD_DIVISOR: u64 = 4;
+/// This part of a ring is kept for records that are no messages, so that peers whose rings are full of them can still answer.
+pub const RESERVE_DIVISOR: u64 = 16;
 /// Payloads up to here travel inside the ring: below it, the copy costs less than a second look into the sender's memory.
 pub const INLINE_MAX: u32 = 256;
 /// Datagrams up to here travel inside the ring whatever they cost, since their sender's buffer is free at once. The largest MTU.
@@ -44,8 +46,12 @@ pub const REGION_BYTES_MAX: u64 = 1 << 44;
 pub const CONTROL_BACKLOG: usize = 16 << 10;
 /// Messages taken from one peer before the others have their turn.
 pub const CONTROL_BURST: usize = 64;
+/// Such bursts that are still taken from a peer that has left.
+pub const LAST_WORDS: usize = 256;
 /// How long a new control connection may take to introduce itself.
 pub const GREETING_LIMIT: Duration = Duration::from_secs(2);
+/// How long the call of a peer that refused ours, because both crossed, is waited for before calling again.
+pub const CROSSING_PATIENCE: Duration = Duration::from_millis(20);
 /// Connections that may be introducing themselves at one time.
 pub const GREETINGS_MAX: usize = 64;
 

@@ -3,7 +3,6 @@
 //! Each side of a link owns one segment, which the other maps read-only: in its first line the position up to which it has taken
 //! the other's records, then the ring toward the other.
 
-use core::cell::Cell;
 use core::sync::atomic::{Ordering, compiler_fence, fence};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use pmd_mem::{AccessError, Announce, Load, PeerTable, PeerWord, PeerWords, Segme
 
 use super::fdpass;
 use super::handshake::Message;
-use super::limits::{RECORD_DIVISOR, RING_BYTES_MAX, RING_BYTES_MIN};
+use super::limits::{RECORD_DIVISOR, RESERVE_DIVISOR, RING_BYTES_MAX, RING_BYTES_MIN};
 use super::page::{ASLEEP_AT, PeerPage};
 use super::payload::Inbound;
 use super::port::Shared;
@@ -79,8 +78,10 @@ pub(crate) struct Outbound {
     /// Not zero while the peer sleeps.
     asleep: PeerWord,
     bell: Bell,
-    /// What the lcore last heard of how far the peer has come.
-    pub(crate) told: Cell<u64>,
+    /// Bytes of the ring kept for answers.
+    pub(crate) reserve: u64,
+    /// Up to where the peer had taken records before the last of its answers that were handed in.
+    pub(crate) judged: u64,
     /// Whether the lcore knows that there may be something to publish.
     pub(crate) is_queued: bool,
 }
@@ -153,7 +154,8 @@ impl Link {
             page: PeerPage::new(page)?,
             asleep: PeerWord::new(page, ASLEEP_AT)?,
             bell,
-            told: Cell::new(0),
+            reserve: out_bytes / RESERVE_DIVISOR,
+            judged: 0,
             is_queued: false,
         };
         let inbound = Inbound {

@@ -1,6 +1,5 @@
 //! The links of one lcore: what an engine's local path runs on.
 
-use core::cell::Cell;
 use core::fmt;
 use core::sync::atomic::{Ordering, fence};
 use std::collections::VecDeque;
@@ -64,7 +63,15 @@ pub struct Down {
     pub fault: LinkFault,
 }
 
-/// All links of one lcore, which owns this value: it can move to another thread, but not be shared.
+/// What a burst of records came to.
+#[derive(Clone, Copy, Debug)]
+struct Burst {
+    taken: usize,
+    /// Nothing is left in the ring.
+    drained: bool,
+}
+
+/// All links of one lcore, which owns this value.
 ///
 /// Once per turn of the loop: [`turn`](Self::turn), [`next_down`](Self::next_down) until empty, [`rx`](Self::rx) for each of
 /// [`active`](Self::active), then operations, then [`publish`](Self::publish). Whoever calls an operation outside the loop ends
@@ -81,8 +88,6 @@ pub struct Links {
     active: Vec<u32>,
     dirty: Vec<u32>,
     downs: VecDeque<Down>,
-    /// A link whose peer was caught lying where nothing could be changed.
-    suspect: Cell<Option<(u32, Garbage)>>,
 }
 
 impl Links {
@@ -105,7 +110,6 @@ impl Links {
             active: Vec::with_capacity(LCORES_MAX),
             dirty: Vec::with_capacity(LCORES_MAX),
             downs: VecDeque::new(),
-            suspect: Cell::new(None),
         }
     }
 
@@ -114,9 +118,6 @@ impl Links {
     /// Takes in what has changed: new links, regions that came or went, peers that died. One load when nothing has. Memory of
     /// dead peers is unmapped here.
     pub fn turn(&mut self) -> usize {
-        if let Some((id, garbage)) = self.suspect.take() {
-            self.fail(id, LinkFault::Garbage(garbage));
-        }
         let Some(events) = self.shared.mailbox(self.lcore).take() else { return 0 };
         let count = events.len();
         for event in events {
@@ -182,55 +183,60 @@ impl Links {
     }
 
     /// Hands the records of a burst, at most [`RX_BURST`], to `take`, which also gets these links to answer with. A record it
-    /// returns false for stays and comes again. Returns how many were taken.
+    /// returns false for stays and comes again. Returns how many were taken. [`consumed`](Self::consumed) moves here alone.
     ///
     /// A peer that wrote nonsense loses its link, by name.
     pub fn rx(
         &mut self,
-        link: u32,
+        id: u32,
         mut take: impl FnMut(&mut Self, &Record, &mut Payload<'_>) -> bool,
     ) -> usize {
-        let Some(mut inbound) = self.link_mut(link).and_then(|link| link.inbound.take()) else {
-            return 0;
-        };
+        let Some(link) = self.link_mut(id) else { return 0 };
+        let Some(mut inbound) = link.inbound.take() else { return 0 };
+        // Before the peer's records are looked at: what it answered to any of these positions is among them.
+        let position = link.out.writer.peek_taken();
         let was_inside = self.busy.is_inside();
-        let (taken, garbage) = self.burst(&mut inbound, &mut take);
-        // Once per burst, after the last copy out of the ring.
-        let news = inbound.reader.report();
+        let burst = self.burst(&mut inbound, &mut take);
         let announce = self.busy.announce();
+        if let Some(link) = self.link_mut(id) {
+            // Answers first: the peer shall find them when it sees what was taken.
+            let answered = link.out.writer.publish();
+            // Once per burst, after the last copy out of the ring.
+            let news = inbound.reader.report();
+            if answered || news {
+                link.out.wake(announce);
+            }
+            if let (Ok(position), Ok(Burst { drained: true, .. })) = (position, burst) {
+                link.out.judged = position;
+            }
+            link.inbound = Some(inbound);
+        }
         if !was_inside {
             self.busy.exit();
         }
-        if let Some(link) = self.link_mut(link) {
-            link.inbound = Some(inbound);
-            if news {
-                link.out.wake(announce);
+        match (position, burst) {
+            (Ok(_), Ok(burst)) => burst.taken,
+            (Err(garbage), _) | (_, Err(garbage)) => {
+                self.fail(id, LinkFault::Garbage(garbage));
+                0
             }
         }
-        if let Some(garbage) = garbage {
-            self.fail(link, LinkFault::Garbage(garbage));
-        }
-        taken
     }
 
     fn burst(
         &mut self,
         inbound: &mut Inbound,
         take: &mut impl FnMut(&mut Self, &Record, &mut Payload<'_>) -> bool,
-    ) -> (usize, Option<Garbage>) {
+    ) -> Result<Burst, Garbage> {
         for taken in 0..RX_BURST {
-            let lying = match inbound.next() {
-                Ok(Some(lying)) => lying,
-                Ok(None) => return (taken, None),
-                Err(garbage) => return (taken, Some(garbage)),
-            };
+            let Some(lying) = inbound.next()? else { return Ok(Burst { taken, drained: true }) };
             self.busy.enter();
             if !take(self, &lying.record, &mut inbound.payload(&lying)) {
-                return (taken, None);
+                return Ok(Burst { taken, drained: false });
             }
             inbound.reader.advance(lying.size);
         }
-        (RX_BURST, None)
+        Ok(Burst { taken: RX_BURST, drained: false })
     }
 
     /// Makes everything pushed so far visible, batch by batch, and ends the critical section of this turn's operations.
@@ -245,9 +251,6 @@ impl Links {
             }
         }
         self.busy.exit();
-        if let Some((id, garbage)) = self.suspect.take() {
-            self.fail(id, LinkFault::Garbage(garbage));
-        }
     }
 
     /// Store-load fence: before completions of WRITEs are reported, and before a READ that follows a WRITE.
@@ -305,19 +308,11 @@ impl Links {
         }
     }
 
-    /// Up to which ring position the peer has taken records; 0 when the link is down.
+    /// Up to which ring position the peer has taken records, as read before those of its records were taken that
+    /// [`rx`](Self::rx) took last, and only where it took all: so every answer to these positions has been handed in. 0 when the
+    /// link is down.
     pub fn consumed(&self, link: u32) -> u64 {
-        let Some(out) = self.link(link).map(|link| &link.out) else { return 0 };
-        match out.writer.peek_taken() {
-            Ok(position) => {
-                out.told.set(position);
-                position
-            }
-            Err(garbage) => {
-                self.suspect.set(Some((link, garbage)));
-                0
-            }
-        }
+        self.link(link).map_or(0, |link| link.out.judged)
     }
 
     // Inside ----------------------------------------------------------------------------------

@@ -109,11 +109,14 @@ impl Mailbox {
 
     pub(crate) fn post(&self, event: Event) {
         let mut state = self.state();
-        if state.open {
-            state.events.push_back(event);
-            self.pending.store(true, Ordering::Release);
-            self.ring();
+        if !state.open {
+            return;
         }
+        state.events.push_back(event);
+        self.pending.store(true, Ordering::Release);
+        // Who is woken shall find the lock free.
+        drop(state);
+        self.ring();
     }
 
     /// Everything posted so far; `None` when there is nothing, or somebody is just posting.

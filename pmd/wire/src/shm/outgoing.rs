@@ -82,7 +82,8 @@ impl<'a> Outgoing<'a> {
             return Err(NotPushed::Fault);
         }
         // Nothing is lost if what follows fails: room that is not committed is reserved again.
-        let at = out.writer.reserve(size).map_err(NotPushed::NoRoom)?;
+        let keep = if self.header.record.kind.is_answer() { 0 } else { out.reserve };
+        let at = out.writer.reserve(size, keep).map_err(NotPushed::NoRoom)?;
         let words = self.header.encode();
         let body_at = at + self.header.record.header_bytes();
         let mut word_at = at + 8;

@@ -51,6 +51,17 @@ pub(super) enum End {
     Refused(Refusal),
 }
 
+/// What came of listening to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// It introduced itself; there may be more.
+    Hello,
+    /// All it has said so far.
+    All,
+    /// A burst; there may be more.
+    Burst,
+}
+
 /// A link in the making, or made: this lcore, that lcore.
 #[derive(Debug)]
 struct Pair {
@@ -189,11 +200,11 @@ impl Peer {
         }
     }
 
-    /// Reads and acts, a burst of messages at most. Stops after a valid Hello, and returns true: whether two connections cross
-    /// is for the caller to find out.
-    pub(super) fn listen(&mut self, shared: &Shared) -> Result<bool, End> {
+    /// Reads and acts, a burst of messages at most. Stops after a valid Hello: whether two connections cross is for the caller to
+    /// find out.
+    pub(super) fn listen(&mut self, shared: &Shared) -> Result<Heard, End> {
         for _ in 0..CONTROL_BURST {
-            let Some((message, fds)) = self.hear()? else { return Ok(false) };
+            let Some((message, fds)) = self.hear()? else { return Ok(Heard::All) };
             if let Message::Hello(hello) = message {
                 if self.hello.is_some() {
                     return Err(End::Unfit(Refusal::Nonsense));
@@ -201,11 +212,11 @@ impl Peer {
                 let expected = Expected { prefix: self.dialed, ..Expected::default() };
                 hello.check(&shared.hello, self.cred.uid, &expected).map_err(End::Unfit)?;
                 self.hello = Some(hello);
-                return Ok(true);
+                return Ok(Heard::Hello);
             }
             self.act(shared, message, &fds)?;
         }
-        Ok(false)
+        Ok(Heard::Burst)
     }
 
     /// Exports what this device has, after both sides have introduced themselves.
@@ -491,9 +502,12 @@ impl Peer {
 
     // The end ---------------------------------------------------------------------------------
 
-    /// Whether its process has ended.
-    pub(super) fn has_died(&self) -> bool {
-        self.process.as_ref().is_some_and(has_ended)
+    /// Whether its process has ended, or it has hung up: there may still be something to hear.
+    pub(super) fn has_left(&self) -> bool {
+        let mut fds = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let hung_up = rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0);
+        hung_up || self.process.as_ref().is_some_and(has_ended)
     }
 
     /// Ends the connection: tells the peer where it should know, this device's lcores, and who waits. What is left to watch is

@@ -235,6 +235,14 @@ impl Kind {
     pub(crate) const fn is_send(&self) -> bool {
         matches!(self, Self::Send | Self::Datagram(_) | Self::SendInvalidate(_))
     }
+
+    /// Whether it is no message of the consumer.
+    pub(crate) const fn is_answer(&self) -> bool {
+        match self {
+            Self::Send | Self::Datagram(_) | Self::SendInvalidate(_) | Self::WriteImm => false,
+            Self::Nak { .. } | Self::SourceFault | Self::Violation { .. } | Self::Starved => true,
+        }
+    }
 }
 
 impl Datagram {

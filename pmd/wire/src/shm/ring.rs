@@ -63,14 +63,16 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
         Self { words, consumed, capacity, head: 0, first: None, seen: 0 }
     }
 
-    /// Finds room for an entry of `size` bytes, a multiple of eight and at most half the capacity, and returns where it lies in
-    /// the ring. The caller fills all but the first word, and then [commits](Self::commit) it.
-    pub(crate) fn reserve(&mut self, size: u64) -> Result<u64, NoRoom> {
-        debug_assert!(size.is_multiple_of(8) && size >= 8 && size <= self.capacity / 2);
+    /// Finds room for an entry of `size` bytes, a multiple of eight, and returns where it lies in the ring; `keep` bytes stay free
+    /// after it. The caller fills all but the first word, and then [commits](Self::commit) it.
+    ///
+    /// An entry and what stays free fit half the capacity, or there might never be room.
+    pub(crate) fn reserve(&mut self, size: u64, keep: u64) -> Result<u64, NoRoom> {
+        debug_assert!(size.is_multiple_of(8) && size >= 8 && size + keep <= self.capacity / 2);
         let at = self.head & (self.capacity - 1);
         let to_end = self.capacity - at;
         let pad = if size > to_end { to_end } else { 0 };
-        self.make_room(pad + size + TERMINATOR)?;
+        self.make_room(pad + size + keep + TERMINATOR)?;
         if pad == 0 {
             return Ok(at);
         }

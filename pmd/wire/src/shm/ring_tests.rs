@@ -12,7 +12,7 @@ fn write<M: WordsMut, C: Load>(
     number: u64,
     size: u64,
 ) -> Result<u64, NoRoom> {
-    let at = writer.reserve(size)?;
+    let at = writer.reserve(size, 0)?;
     for word in 1..size / 8 {
         writer.put(at + word * 8, number);
     }
@@ -146,6 +146,26 @@ mod plain {
     }
 
     #[test]
+    fn what_is_kept_free_serves_others() {
+        let (mut writer, mut reader, ..) = ring(256);
+        let mut sent = 0;
+        while writer.reserve(16, 64).is_ok() {
+            write(&mut writer, sent, 16).unwrap();
+            sent += 1;
+        }
+        assert_eq!(sent, (256 - 64 - 8) / 16);
+        for _ in 0..4 {
+            write(&mut writer, sent, 16).unwrap();
+            sent += 1;
+        }
+        assert_eq!(write(&mut writer, sent, 16), Err(NoRoom::Full));
+        writer.publish();
+        for number in 0..sent {
+            assert_eq!(read(&mut reader), Some((number, 16)));
+        }
+    }
+
+    #[test]
     fn a_lying_reader_is_named() {
         let (mut writer, _, _, consumed) = ring(64);
         write(&mut writer, 0, 32).unwrap();
@@ -155,10 +175,10 @@ mod plain {
         assert_eq!(writer.taken(), Ok(32));
         consumed.store(24, Ordering::Relaxed);
         assert_eq!(writer.peek_taken(), Err(Garbage::Consumed { claimed: 24, from: 32, to: 32 }));
-        assert_eq!(writer.reserve(32), Ok(32));
+        assert_eq!(writer.reserve(32, 0), Ok(32));
         writer.commit(32, 1 << 56, 32);
         assert_eq!(
-            writer.reserve(32),
+            writer.reserve(32, 0),
             Err(NoRoom::Broken(Garbage::Consumed { claimed: 24, from: 32, to: 64 })),
             "not Full: waiting would never end"
         );

@@ -36,8 +36,7 @@ impl Links {
     fn has_news(&self, id: u32) -> bool {
         let Some(link) = self.link(id) else { return false };
         let moved = match link.out.writer.peek_taken() {
-            // Once told, it is no news any more.
-            Ok(taken) => link.out.told.replace(taken) != taken,
+            Ok(taken) => taken != link.out.judged,
             Err(_) => true,
         };
         moved || link.inbound.as_ref().is_some_and(|inbound| inbound.reader.has_next())

@@ -241,6 +241,12 @@ fn take_one(links: &mut Links, link: u32, into: &Sge) -> Option<Record> {
     got
 }
 
+/// Up to where the peer has taken records, as far as that is known when all of its own were taken.
+fn taken_up_to(links: &mut Links, link: u32) -> u64 {
+    while links.rx(link, |_, _, _| true) > 0 {}
+    links.consumed(link)
+}
+
 // Children ------------------------------------------------------------------------------------
 
 const ROLE: &str = "SPINWIRE_TEST_ROLE";
