@@ -46,7 +46,8 @@ impl Grh {
             let (mut src, mut dst) = (Gid::default(), Gid::default());
             src.0.copy_from_slice(&area[8..24]);
             dst.0.copy_from_slice(&area[24..40]);
-            return Some(Self {
+            // No IPv6 header bears an IPv4 address: an answer would go to another host.
+            return (!src.is_ipv4() && !dst.is_ipv4()).then(|| Self {
                 src,
                 dst,
                 traffic_class: area[0] << 4 | area[1] >> 4,
@@ -162,5 +163,10 @@ mod tests {
         assert_eq!(area[24..], ip(3).0);
         assert_eq!(Grh::parse(&area), Some(grh));
         assert_eq!(Grh::parse(&[0; 40]), None);
+        for address in [8, 24] {
+            let mut mapped = area;
+            mapped[address..][..16].copy_from_slice(&Gid::from(Ipv4Addr::LOCALHOST).0);
+            assert_eq!(Grh::parse(&mapped), None);
+        }
     }
 }
