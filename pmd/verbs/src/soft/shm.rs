@@ -29,7 +29,7 @@ impl Shm {
         table: &Arc<MemoryTable>,
         table_region: Region,
     ) -> Result<Self, String> {
-        let directory = Directory::open(&Directory::default_path()).map_err(|e| e.to_string())?;
+        let directory = Directory::open_default().map_err(|e| e.to_string())?;
         let prefix = directory.claim_prefix().map_err(|e| e.to_string())?;
         let config = PortConfig {
             addresses: vec![address],

@@ -1,13 +1,13 @@
 //! How the control thread tells an lcore what has changed.
 //!
-//! The lcore looks at one flag per turn; it takes the lock only when there is something, and never waits for it. For an lcore
-//! that sleeps there is a bell, which its peers ring too.
+//! The lcore looks at one flag per turn, and takes the lock only when there is something. For an lcore that sleeps there is a
+//! bell, which its peers ring too.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::EventfdFlags;
 
@@ -119,16 +119,13 @@ impl Mailbox {
         self.ring();
     }
 
-    /// Everything posted so far; `None` when there is nothing, or somebody is just posting.
+    /// Everything posted so far; `None` when there is nothing. The lock is held for as long as it takes to append to a list: what
+    /// was posted before a work request must not be missed by the turn that works on it.
     pub(crate) fn take(&self) -> Option<VecDeque<Event>> {
         if !self.is_pending() {
             return None;
         }
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let mut state = self.state();
         self.pending.store(false, Ordering::Relaxed);
         Some(core::mem::take(&mut state.events))
     }

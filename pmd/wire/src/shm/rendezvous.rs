@@ -86,29 +86,23 @@ pub enum PortError {
 }
 
 impl Directory {
-    /// `$XDG_RUNTIME_DIR/spinwire`, or `spinwire-UID` under the temporary directory.
-    pub fn default_path() -> PathBuf {
-        match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
-            Some(runtime) if runtime.is_absolute() => runtime.join("spinwire"),
-            _ => Self::temporary_path(),
-        }
-    }
-
-    /// Opens the [default](Self::default_path) directory; under the temporary directory, where `XDG_RUNTIME_DIR` names a place
-    /// that does not exist, as it may after su(1) and in containers.
+    /// Opens `$XDG_RUNTIME_DIR/spinwire`, or `spinwire-UID` under the temporary directory where that variable is not set or names
+    /// a place that does not exist, as it may after su(1) and in containers.
     pub fn open_default() -> Result<Self, DirectoryError> {
-        let path = Self::default_path();
-        match Self::open(&path) {
-            Err(DirectoryError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                Self::open(&Self::temporary_path())
-            }
-            opened => opened,
-        }
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        Self::open_first(runtime.as_deref(), &std::env::temp_dir())
     }
 
-    /// `spinwire-UID` under the temporary directory.
-    fn temporary_path() -> PathBuf {
-        std::env::temp_dir().join(format!("spinwire-{}", rustix::process::geteuid().as_raw()))
+    fn open_first(runtime: Option<&Path>, temporary: &Path) -> Result<Self, DirectoryError> {
+        if let Some(runtime) = runtime.filter(|path| path.is_absolute()) {
+            match Self::open(&runtime.join("spinwire")) {
+                Err(DirectoryError::Io { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound => {}
+                opened => return opened,
+            }
+        }
+        let uid = rustix::process::geteuid().as_raw();
+        Self::open(&temporary.join(format!("spinwire-{uid}")))
     }
 
     /// Opens a directory, making it where it is missing. Its parent must exist.
@@ -289,6 +283,28 @@ mod tests {
         drop(claim);
         assert_eq!(directory.port_owner(address, 7471), None);
         directory.claim_port(address, 7471).unwrap();
+    }
+
+    #[test]
+    fn the_runtime_directory_is_taken_where_there_is_one() {
+        let scratch = Scratch::new();
+        let temporary = scratch.join("");
+        let open = |runtime: Option<&Path>| Directory::open_first(runtime, &temporary).unwrap();
+        let fallback = temporary.join(format!("spinwire-{}", rustix::process::geteuid().as_raw()));
+        for runtime in [
+            None,
+            Some(Path::new("")),
+            Some(Path::new("relative")),
+            Some(&*scratch.join("missing")),
+        ] {
+            assert_eq!(open(runtime).path(), fallback);
+        }
+        fs::create_dir(scratch.join("run")).unwrap();
+        assert_eq!(open(Some(&scratch.join("run"))).path(), scratch.join("run/spinwire"));
+        // What is there and unsafe is no reason to go elsewhere, where others may not look.
+        fs::set_permissions(scratch.join("run/spinwire"), fs::Permissions::from_mode(0o755))
+            .unwrap();
+        assert!(Directory::open_first(Some(&scratch.join("run")), &temporary).is_err());
     }
 
     #[test]

@@ -342,7 +342,7 @@ mod model {
     }
 
     #[test]
-    #[should_panic(expected = "left == right")]
+    #[should_panic(expected = "nothing was left over")]
     fn a_missing_terminator_is_found() {
         wraps(Fault::NoTerminator);
     }
