@@ -52,6 +52,8 @@ pub struct PortConfig {
     pub table: Arc<MemoryTable>,
     /// The region that holds it, owner-written.
     pub table_region: Arc<Region>,
+    /// How deregistration reaches initiators; by membarrier(2), unless that is refused.
+    pub fence: Fence,
 }
 
 impl PortConfig {
@@ -72,6 +74,7 @@ impl PortConfig {
             numa: Numa::default(),
             table,
             table_region,
+            fence: Fence::register(),
         }
     }
 }
@@ -327,6 +330,7 @@ impl Port {
             numa,
             table,
             table_region,
+            fence,
         } = config;
         let value = |field, value, need| Err(OpenError::Value { field, value, need });
         if !(1..=LCORES_MAX).contains(&lcores) {
@@ -358,7 +362,6 @@ impl Port {
         };
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| OpenError::Io { step: "eventfd", source: e.into() })?;
-        let fence = Fence::register();
         if fence.needs_full_fence() {
             table.require_full_fence();
         }

@@ -1,5 +1,6 @@
 //! Deregistration against peers that copy without asking.
 
+use pmd_mem::Fence;
 use rustix::process::Signal;
 
 use super::*;
@@ -52,8 +53,8 @@ struct Writer {
 }
 
 impl Writer {
-    fn start(scratch: &Scratch) -> Self {
-        let mut device = Device::new(&scratch.directory(), 1);
+    fn start(scratch: &Scratch, fence: Fence) -> Self {
+        let mut device = Device::with(&scratch.directory(), 1, |config| config.fence = fence);
         let target = device.buffer(1, 4096, Access::REMOTE);
         device.table.reclaim(device.table.deregister(target.key).unwrap());
         let player = Player::start("writer", scratch);
@@ -105,8 +106,18 @@ impl Writer {
 /// asked; each round ends with bytes of our own that must stay.
 #[test]
 fn deregistered_memory_is_not_written() {
+    deregister_under_fire(Fence::register());
+}
+
+/// The same where membarrier(2) is refused, as some containers do: then initiators fence for themselves.
+#[test]
+fn deregistration_does_without_membarrier() {
+    deregister_under_fire(Fence::without_membarrier());
+}
+
+fn deregister_under_fire(fence: Fence) {
     let scratch = Scratch::new();
-    let mut writer = Writer::start(&scratch);
+    let mut writer = Writer::start(&scratch, fence);
     let free = writer.device.table.outstanding().free_entries;
     for round in 0..150 {
         let key = writer.provoke(1 + round % 200);
@@ -126,7 +137,7 @@ fn deregistered_memory_is_not_written() {
 #[test]
 fn a_peer_that_stays_in_the_memory_is_quarantined() {
     let scratch = Scratch::new();
-    let mut writer = Writer::start(&scratch);
+    let mut writer = Writer::start(&scratch, Fence::register());
     let free = writer.device.table.outstanding().free_entries;
     let mut still_used = None;
     // Stopped at a random moment it may just be outside of a batch.

@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use pmd_mem::Fence;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::*;
@@ -26,10 +27,17 @@ fn nap(links: &mut Links) {
 /// Each side sleeps whenever it has nothing to do: one ring that is lost, and this hangs.
 #[test]
 fn no_ring_is_lost() {
-    const ROUNDS: u32 = 3000;
+    for fence in [Fence::register(), Fence::without_membarrier()] {
+        ring_to_and_fro(fence);
+    }
+}
+
+fn ring_to_and_fro(fence: Fence) {
+    const ROUNDS: u32 = 2000;
     let scratch = Scratch::new();
     let directory = scratch.directory();
-    let (mut a, mut b) = (Device::new(&directory, 1), Device::new(&directory, 1));
+    let device = || Device::with(&directory, 1, |config| config.fence = fence);
+    let (mut a, mut b) = (device(), device());
     let (ab, ba) = link(&mut a, 0, &mut b, 0);
     let say = |links: &mut Links, link: u32, seq: u32| {
         let pushed = links.push(link, PD, &send(1, 2, seq, 0), Source::Sges(&[]));
