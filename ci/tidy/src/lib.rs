@@ -39,14 +39,19 @@ pub fn root() -> PathBuf {
 /// # Panics
 /// Outside a git checkout: there is nothing to check then.
 pub fn tracked() -> Vec<Tracked> {
-    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().expect("git runs");
+    let listed = Command::new("git")
+        .args(["ls-files", "-z"])
+        .current_dir(root())
+        .output()
+        .expect("git runs");
     assert!(listed.status.success(), "this is a git checkout");
     String::from_utf8_lossy(&listed.stdout)
         .split('\0')
         .filter(|path| !path.is_empty())
         .map(|path| {
             // A file deleted but not committed yet has no text.
-            let text = fs::read(root().join(path)).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            let text =
+                fs::read(root().join(path)).ok().and_then(|bytes| String::from_utf8(bytes).ok());
             Tracked { path: path.into(), text: text.unwrap_or_default() }
         })
         .collect()
@@ -60,7 +65,7 @@ mod tests {
         files.iter().filter(|file| file.path.ends_with(".rs") && !file.path.starts_with("ci/tidy/"))
     }
 
-    fn none(found: Vec<String>, rule: &str) {
+    fn none(found: &[String], rule: &str) {
         assert!(found.is_empty(), "{rule}:\n{}", found.join("\n"));
     }
 
@@ -71,7 +76,7 @@ mod tests {
             let lines = file.text.lines().count();
             (lines > MAX_LINES).then(|| format!("{}: {lines} lines", file.path))
         });
-        none(long.collect(), "files over the limit want splitting by idea");
+        none(&long.collect::<Vec<_>>(), "files over the limit want splitting by idea");
     }
 
     #[test]
@@ -80,7 +85,10 @@ mod tests {
         let nameless = files.iter().filter(|file| {
             file.path.split('/').any(|part| NAMELESS.contains(&part.trim_end_matches(".rs")))
         });
-        none(nameless.map(|file| file.path.clone()).collect(), "a name must say what lives there");
+        none(
+            &nameless.map(|file| file.path.clone()).collect::<Vec<_>>(),
+            "a name must say what lives there",
+        );
     }
 
     #[test]
@@ -88,10 +96,14 @@ mod tests {
         let files = tracked();
         let loose = rust(&files).filter(|file| {
             let code = file.text.lines().filter(|line| !line.trim_start().starts_with("//"));
-            let uses = code.filter(|line| line.contains("unsafe ") || line.contains("unsafe{")).count();
+            let uses =
+                code.filter(|line| line.contains("unsafe ") || line.contains("unsafe{")).count();
             uses > 0 && !UNSAFE_ROOMS.iter().any(|room| file.path.starts_with(room))
         });
-        none(loose.map(|file| file.path.clone()).collect(), "unsafe code outside the listed crates");
+        none(
+            &loose.map(|file| file.path.clone()).collect::<Vec<_>>(),
+            "unsafe code outside the listed crates",
+        );
     }
 
     #[test]
@@ -100,10 +112,15 @@ mod tests {
         let silent = files.iter().filter(|file| {
             let is_root = file.path.ends_with("src/lib.rs") || file.path.ends_with("src/main.rs");
             is_root
-                && !UNSAFE_ROOMS.iter().any(|room| file.path.starts_with(room.split("src").next().unwrap_or(room)))
+                && !UNSAFE_ROOMS
+                    .iter()
+                    .any(|room| file.path.starts_with(room.split("src").next().unwrap_or(room)))
                 && !file.text.contains("#![forbid(unsafe_code)]")
         });
-        none(silent.map(|file| file.path.clone()).collect(), "crate roots lack #![forbid(unsafe_code)]");
+        none(
+            &silent.map(|file| file.path.clone()).collect::<Vec<_>>(),
+            "crate roots lack #![forbid(unsafe_code)]",
+        );
     }
 
     #[test]
@@ -117,7 +134,7 @@ mod tests {
                 }
             }
         }
-        none(found, "finish it, or say in the docs that it is missing");
+        none(&found, "finish it, or say in the docs that it is missing");
     }
 
     #[test]
@@ -131,7 +148,7 @@ mod tests {
                 }
             }
         }
-        none(found, "paths of one machine do not exist on another");
+        none(&found, "paths of one machine do not exist on another");
     }
 
     /// Dependencies point one way: the engine and the leaf crates depend on no workspace crate, and
@@ -150,7 +167,8 @@ mod tests {
         ];
         let mut found = Vec::new();
         for (folder, may) in allowed {
-            let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).expect("every crate has a manifest");
+            let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml"))
+                .expect("every crate has a manifest");
             let manifest: toml::Table = manifest.parse().expect("the manifest is TOML");
             let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
             for name in dependencies.into_iter().flat_map(toml::Table::keys) {
@@ -159,7 +177,7 @@ mod tests {
                 }
             }
         }
-        none(found, "against the direction of the layers");
+        none(&found, "against the direction of the layers");
     }
 
     #[test]
@@ -167,10 +185,15 @@ mod tests {
         let files = tracked();
         let mut found = Vec::new();
         for file in files.iter().filter(|file| file.text.starts_with("#!/usr/bin/env bash")) {
-            if !file.text.lines().take(12).any(|line| line.starts_with("set -") || line.contains("lib.sh")) {
+            if !file
+                .text
+                .lines()
+                .take(12)
+                .any(|line| line.starts_with("set -") || line.contains("lib.sh"))
+            {
                 found.push(format!("{}: no `set -eu` near the top", file.path));
             }
         }
-        none(found, "a script that goes on after an error hides it");
+        none(&found, "a script that goes on after an error hides it");
     }
 }
