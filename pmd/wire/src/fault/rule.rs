@@ -91,6 +91,9 @@ pub struct Match {
     pub from: Option<IpAddr>,
     /// Destination address.
     pub to: Option<IpAddr>,
+    /// Of the two times that a frame of this address passes wires of this process, only the first
+    /// counts: received frames from here were looked at when they were sent.
+    pub own: Option<IpAddr>,
     /// So many matching frames pass first.
     pub after: u64,
     /// Then every so manyth is hit; 0 and 1 are every one.
@@ -110,6 +113,7 @@ impl Default for Match {
             qpn: None,
             from: None,
             to: None,
+            own: None,
             after: 0,
             every: 1,
             count: 0,
@@ -134,7 +138,8 @@ impl Rule {
         let Match { opcodes, psn, qpn, from, to, .. } = &self.matching;
         let is = |wanted: &Option<IpAddr>, address| wanted.is_none_or(|w| w == address);
         let there = is(from, flow.src) && is(to, flow.dst);
-        if !self.concerns(direction) {
+        let seen_before = direction == Direction::Rx && self.matching.own == Some(flow.src);
+        if seen_before || !self.concerns(direction) {
             return false;
         }
         if self.action == Action::Partition {
