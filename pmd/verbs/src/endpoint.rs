@@ -207,7 +207,7 @@ pub struct Settled {
     pub token: Token,
     /// How.
     pub outcome: Outcome,
-    /// Bytes received; for other operations, bytes asked for. Valid when done.
+    /// Bytes received, read or brought by an atomic; 0 for SENDs and WRITEs. Valid when done.
     pub len: u32,
     /// Immediate data of a received message.
     pub imm: Option<[u8; 4]>,

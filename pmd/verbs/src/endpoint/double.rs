@@ -29,6 +29,22 @@ struct Export {
     rights: Rights,
 }
 
+/// A message under way.
+struct Message {
+    /// For the receive; none where a WRITE has brought them already.
+    bytes: Vec<u8>,
+    /// What the receive reports.
+    len: u32,
+    imm: Option<[u8; 4]>,
+}
+
+impl Message {
+    fn of(bytes: Vec<u8>, imm: Option<[u8; 4]>) -> Self {
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        Self { bytes, len, imm }
+    }
+}
+
 /// Which depth a settled operation gives back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queue {
@@ -41,8 +57,8 @@ enum Queue {
 struct Side {
     exports: Vec<Export>,
     receives: VecDeque<(Arc<Region>, Local, Token)>,
-    /// Messages that found no receive yet: bytes, immediate, and the sender's callback.
-    unexpected: VecDeque<(Vec<u8>, Option<[u8; 4]>, Callback)>,
+    /// Messages that found no receive yet, with their senders' callbacks.
+    unexpected: VecDeque<(Message, Callback)>,
     settled: VecDeque<(Settled, Queue)>,
     in_flight: u32,
     failed: bool,
@@ -62,14 +78,14 @@ impl Side {
     }
 
     /// Puts one message into one receive. Returns how the sender fares.
-    fn deliver(&mut self, bytes: &[u8], imm: Option<[u8; 4]>) -> Outcome {
+    fn deliver(&mut self, message: &Message) -> Outcome {
         let Some((region, into, token)) = self.receives.pop_front() else {
             unreachable!("the caller saw a receive")
         };
+        let Message { bytes, len, imm } = message;
         let fits = bytes.len() <= into.len as usize && region.write_at(into.offset, bytes).is_ok();
         let outcome = if fits { Outcome::Done } else { Outcome::FailedCoarse };
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        self.settle(Queue::Recv, token, outcome, len, imm);
+        self.settle(Queue::Recv, token, outcome, *len, *imm);
         outcome
     }
 
@@ -153,24 +169,13 @@ impl Double {
         Ok((export, at))
     }
 
-    fn send(&self, bytes: Vec<u8>, imm: Option<[u8; 4]>, token: Token) {
+    fn send(&self, message: Message, token: Token) {
         let sides = &mut *self.sides.borrow_mut();
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let [a, b] = sides;
-        let (mine, theirs) = if self.me == 0 { (a, b) } else { (b, a) };
-        mine.in_flight += 1;
+        sides[self.me].in_flight += 1;
         let callback: Callback =
-            Box::new(move |outcome| Settled { token, outcome, len, imm: None });
-        if theirs.receives.is_empty() {
-            theirs.unexpected.push_back((bytes, imm, callback));
-            return;
-        }
-        let outcome = theirs.deliver(&bytes, imm);
-        mine.settled.push_back((callback(outcome), Queue::Send));
-        if outcome != Outcome::Done {
-            mine.fail(EndpointEvent::Failed("a message did not fit the peer's receive"));
-            theirs.fail(EndpointEvent::Failed("a message did not fit its receive"));
-        }
+            Box::new(move |outcome| Settled { token, outcome, len: 0, imm: None });
+        sides[1 - self.me].unexpected.push_back((message, callback));
+        meet(sides, 1 - self.me);
     }
 
     fn atomic(
@@ -210,10 +215,25 @@ impl Double {
     }
 }
 
+/// Brings messages and receives of one side together, in order, as long as there are both.
+fn meet(sides: &mut [Side; 2], to: usize) {
+    while !sides[to].receives.is_empty()
+        && let Some((message, callback)) = sides[to].unexpected.pop_front()
+    {
+        let outcome = sides[to].deliver(&message);
+        sides[1 - to].settled.push_back((callback(outcome), Queue::Send));
+        if outcome != Outcome::Done {
+            sides[to].fail(EndpointEvent::Failed("a message did not fit its receive"));
+            sides[1 - to].fail(EndpointEvent::Failed("a message did not fit the peer's receive"));
+            flush_unexpected(sides);
+        }
+    }
+}
+
 /// Messages that will never meet a receive settle at their senders.
 fn flush_unexpected(sides: &mut [Side; 2]) {
     for to in 0..2 {
-        while let Some((_, _, callback)) = sides[to].unexpected.pop_front() {
+        while let Some((_, callback)) = sides[to].unexpected.pop_front() {
             sides[1 - to].settled.push_back((callback(Outcome::Flushed), Queue::Send));
         }
     }
@@ -287,41 +307,30 @@ impl Endpoint for Double {
                 let region = self.region(from)?;
                 let mut bytes = vec![0; from.len as usize];
                 region.read_at(from.offset, &mut bytes).map_err(|_| SubmitError::OutOfRange)?;
-                self.send(bytes, imm, token);
+                self.send(Message::of(bytes, imm), token);
             }
             Op::SendInline { bytes, imm } => {
                 if bytes.len() > self.caps.inline as usize {
                     return Err(SubmitError::TooLong { max: self.caps.inline });
                 }
-                self.send(bytes.to_vec(), imm, token);
+                self.send(Message::of(bytes.to_vec(), imm), token);
             }
             Op::Recv { into } => {
                 let region = self.region(into)?;
                 let sides = &mut *self.sides.borrow_mut();
-                let [a, b] = sides;
-                let (mine, theirs) = if self.me == 0 { (a, b) } else { (b, a) };
-                mine.receives.push_back((region, into, token));
-                if let Some((bytes, imm, callback)) = mine.unexpected.pop_front() {
-                    let outcome = mine.deliver(&bytes, imm);
-                    theirs.settled.push_back((callback(outcome), Queue::Send));
-                }
+                sides[self.me].receives.push_back((region, into, token));
+                meet(sides, self.me);
             }
             Op::Write { from, to, imm } => {
                 let region = self.region(from)?;
                 let (export, at) = self.remote(to, from.len)?;
-                if let Some(imm) = imm {
-                    let done = export.rights.write
-                        && region
-                            .copy_to(from.offset, &export.region, at, u64::from(from.len))
-                            .is_ok();
-                    if done {
-                        self.send(Vec::new(), Some(imm), token);
-                        return Ok(());
-                    }
+                let len = from.len;
+                let copy = || region.copy_to(from.offset, &export.region, at, len.into()).is_ok();
+                if imm.is_some() && export.rights.write && copy() {
+                    self.send(Message { bytes: Vec::new(), len, imm }, token);
+                } else {
+                    self.one_sided(token, 0, export.rights.write && imm.is_none(), copy);
                 }
-                self.one_sided(token, from.len, export.rights.write, || {
-                    region.copy_to(from.offset, &export.region, at, u64::from(from.len)).is_ok()
-                });
             }
             Op::Read { into, from } => {
                 let region = self.region(into)?;

@@ -169,6 +169,10 @@ impl Pending for QueuePairPending {
                 format!("{:#x}: an old answer", peer.generation),
             ));
         }
+        if peer.role == Role::Answer && peer.mtu > self.hello.mtu {
+            // It would send packets that this side must refuse.
+            return Err(mismatch("path MTU", self.hello.mtu.to_string(), peer.mtu.to_string()));
+        }
         let mtu = self.hello.mtu.min(peer.mtu);
         let link = self.link(&peer)?;
         self.to_rtr(&peer, mtu, link)?;
