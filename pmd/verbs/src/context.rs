@@ -5,10 +5,13 @@ use std::rc::Rc;
 
 use pmd_roce::engine::QpView;
 use pmd_roce::event::AsyncEvent;
-use pmd_roce::ids::{Instant, PdId, Qpn};
+use pmd_roce::ids::{Gid, Instant, PdId, Qpn};
+use pmd_roce::qp::attr::AddressVector;
 
+use crate::connect::PathWish;
 use crate::cq::{Cq, CreateCqError};
 use crate::device::Device;
+use crate::endpoint::ConnectError;
 use crate::pd::Pd;
 use crate::soft::Core;
 
@@ -81,20 +84,40 @@ impl Context {
         self.with(|core| core.driven = true);
     }
 
-    /// A turn on behalf of a caller without a loop.
-    pub(crate) fn nudge(&self) {
+    /// A turn on behalf of a caller without a loop; returns how much was done.
+    pub(crate) fn nudge(&self) -> usize {
         let now = self.device.now();
-        self.with(|core| {
-            if !core.driven {
-                core.progress(now);
-            }
-        });
+        self.with(|core| if core.driven { 0 } else { core.progress(now) })
     }
 
     /// The oldest asynchronous event that nobody took yet.
     pub fn poll_event(&self) -> Option<AsyncEvent> {
         self.nudge();
         self.with(|core| core.take_event(|_| true))
+    }
+
+    /// The path to a queue pair of a peer on this host: shared memory as far as the device's wire
+    /// allows it and the peer is found, else packets. Not for the data path: it waits for the peer's
+    /// process, bounded.
+    ///
+    /// # Errors
+    /// [`ConnectError::Unreachable`] when there must be shared memory and is none.
+    pub fn path_to(&self, gid: Gid, qpn: Qpn) -> Result<AddressVector, ConnectError> {
+        let packets = AddressVector::to(gid);
+        let wish = self.device.path();
+        if wish == PathWish::Packets {
+            return Ok(packets);
+        }
+        match self.with(|core| core.peers.attach(gid, qpn)) {
+            Ok(link) => Ok(AddressVector { link: Some(link), ..packets }),
+            Err(reason) if wish == PathWish::SharedMemory => {
+                Err(ConnectError::Unreachable { wire: "shared memory", reason })
+            }
+            Err(reason) => {
+                tracing::debug!("no shared memory to {qpn} at {gid}: {reason}");
+                Ok(packets)
+            }
+        }
     }
 
     /// State of a queue pair of this lcore.
@@ -104,11 +127,12 @@ impl Context {
 
     /// Every counter of engine and wire by name.
     pub fn counters(&self, mut each: impl FnMut(&'static str, u64)) {
-        self.with(|core| {
-            core.engine.counters().iter().for_each(|(name, value)| each(name, value));
-            if let Some(wire) = &core.wire {
-                wire.counters().fields().for_each(|(name, value)| each(name, value));
-            }
-        });
+        // Copied out first: the caller may use other objects of this lcore meanwhile.
+        let (engine, wire) =
+            self.with(|core| (*core.engine.counters(), core.wire.as_ref().map(|w| w.counters())));
+        engine.iter().for_each(|(name, value)| each(name, value));
+        if let Some(wire) = wire {
+            wire.fields().for_each(|(name, value)| each(name, value));
+        }
     }
 }

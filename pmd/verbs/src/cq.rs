@@ -1,7 +1,8 @@
-//! Completion queues and the channel that waits for them.
+//! Completion queues.
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
+use arrayvec::ArrayVec;
 use pmd_roce::ids::CqId;
 use pmd_roce::work::Completion;
 
@@ -10,6 +11,9 @@ use crate::soft::Armed;
 
 /// Completions a queue can hold at most.
 pub const MAX_CQE: u32 = 1 << 22;
+
+/// Completions taken out at a time.
+const BATCH: usize = 32;
 
 /// Why a completion queue was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +27,20 @@ pub enum CreateCqError {
 #[derive(Clone, Debug)]
 pub struct Cq {
     inner: Rc<Inner>,
+}
+
+/// A completion queue that others keep alive.
+#[derive(Debug)]
+pub(crate) struct WeakCq(Weak<Inner>);
+
+impl WeakCq {
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    pub(crate) fn upgrade(&self) -> Option<Cq> {
+        self.0.upgrade().map(|inner| Cq { inner })
+    }
 }
 
 #[derive(Debug)]
@@ -41,6 +59,10 @@ impl Cq {
         Ok(Self { inner: Rc::new(Inner { cx: cx.clone(), id, depth }) })
     }
 
+    pub(crate) fn downgrade(&self) -> WeakCq {
+        WeakCq(Rc::downgrade(&self.inner))
+    }
+
     pub(crate) fn id(&self) -> CqId {
         self.inner.id
     }
@@ -50,10 +72,22 @@ impl Cq {
         self.inner.depth
     }
 
-    /// Hands over up to `room` completions, oldest first, as `ibv_poll_cq(3)`.
-    pub fn poll(&self, room: usize, each: impl FnMut(Completion)) -> usize {
+    /// Hands over up to `room` completions, oldest first, as `ibv_poll_cq(3)`. `each` may use every
+    /// object of this lcore, for instance to post the next request.
+    pub fn poll(&self, room: usize, mut each: impl FnMut(Completion)) -> usize {
         self.inner.cx.nudge();
-        self.inner.cx.with(|core| core.cqs.poll(self.inner.id, room, each))
+        let mut taken = 0;
+        loop {
+            let mut batch = ArrayVec::<Completion, BATCH>::new();
+            let want = BATCH.min(room - taken);
+            self.inner.cx.with(|core| core.cqs.poll(self.inner.id, want, |wc| batch.push(wc)));
+            taken += batch.len();
+            let last = batch.len() < want || taken == room;
+            batch.into_iter().for_each(&mut each);
+            if last {
+                return taken;
+            }
+        }
     }
 
     /// Arms the queue, as `ibv_req_notify_cq(3)`: the next completion, or the next solicited one or

@@ -212,8 +212,8 @@ impl Device {
         let disturbance = Disturbance::start(&config.disturb)?;
         let parts = (0..config.lcores)
             .map(|lcore| {
-                let wire =
-                    (!wires.is_empty()).then(|| disturbance.wrap(Box::new(wires.remove(0)), lcore));
+                let wire = (!wires.is_empty())
+                    .then(|| disturbance.wrap(Box::new(wires.remove(0)), lcore, address));
                 Some(Part { wire })
             })
             .collect();

@@ -1,5 +1,6 @@
 //! Capture and faults: wrappers around a device's wires, chosen when it is opened.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -76,7 +77,9 @@ impl FaultText {
             // The node is at the other end: what comes from it arrives here, what goes to it leaves.
             (None, Some(_), ..) => rule.matching.direction = Direction::Rx,
             (None, None, Some(_), None) => rule.matching.direction = Direction::Tx,
-            _ => {}
+            // Whoever sends them, they arrive here, and once.
+            (None, None, Some(_), Some(_)) => rule.matching.direction = Direction::Rx,
+            (None, None, None, _) => {}
         }
         PlacedFault { rule, lcore: from }
     }
@@ -113,8 +116,14 @@ impl Disturbance {
     }
 
     /// The wire of an lcore with what wraps it: faults outside, so that the capture shows what
-    /// really passes.
-    pub(crate) fn wrap(&self, wire: Box<dyn Wire>, lcore: u32) -> Box<dyn Wire> {
+    /// really passes. `own` is the device's address: what its lcores send each other passes two
+    /// wires, and is hit at the first.
+    pub(crate) fn wrap(
+        &self,
+        wire: Box<dyn Wire>,
+        lcore: u32,
+        own: Option<IpAddr>,
+    ) -> Box<dyn Wire> {
         let wire = match &self.capture {
             Some(capture) => {
                 Box::new(Tap::new(wire, capture, &format!("lcore{lcore}"), self.epoch_ns))
@@ -122,8 +131,11 @@ impl Disturbance {
             None => wire,
         };
         let here = |fault: &&PlacedFault| fault.lcore.is_none_or(|at| at == lcore);
-        let rules: Vec<Rule> =
+        let mut rules: Vec<Rule> =
             self.faults.iter().filter(here).map(|fault| fault.rule.clone()).collect();
+        for rule in rules.iter_mut().filter(|rule| rule.matching.direction == Direction::Both) {
+            rule.matching.own = own;
+        }
         if rules.is_empty() {
             return wire;
         }

@@ -8,6 +8,7 @@
 
 mod ah;
 mod attr;
+mod comp_channel;
 pub mod connect;
 mod context;
 mod cq;
@@ -22,11 +23,13 @@ mod pd;
 mod qp;
 mod soft;
 mod srq;
+mod transition;
 mod transport;
 mod work_request;
 
 pub use ah::Ah;
 pub use attr::{DeviceAttr, PortAttr, PortState};
+pub use comp_channel::CompletionChannel;
 pub use context::Context;
 pub use cq::{Cq, CreateCqError, MAX_CQE};
 pub use device::{Device, DeviceConfig, MAX_LCORES, OpenError, WireChoice};
@@ -39,7 +42,9 @@ pub use pmd_roce as roce;
 pub use pmd_roce::work::{
     Access, Completion, Data, Imm, RecvWr, RemoteAddr, Sge, WcOpcode, WcStatus,
 };
-pub use qp::{CreateQpError, JoinGroupError, ModifyQpError, PostListError, Qp, QpOptions};
+pub use qp::{
+    CreateQpError, DestroyQpError, JoinGroupError, ModifyQpError, PostListError, Qp, QpOptions,
+};
 pub use srq::{Srq, SrqOptions};
 pub use transport::{
     Atomic, Connected, Rc, Rdma, Receives, Reliable, Sends, Service, Uc, Ud, XrcIni, XrcTgt,

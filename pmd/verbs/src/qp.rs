@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use pmd_roce::engine::{PostRecvError, PostSendError, QpView, ResourceError};
+use pmd_roce::engine::{DestroyError, PostRecvError, PostSendError, QpView, ResourceError};
 use pmd_roce::ids::{Gid, Qpn, XrcdId};
 pub use pmd_roce::qp::attr::{CreateQpError, ModifyQpError};
 use pmd_roce::qp::attr::{QpAttr, QpCap, QpInit};
@@ -12,6 +12,7 @@ use pmd_roce::work::RecvWr;
 use crate::cq::Cq;
 use crate::pd::Pd;
 use crate::srq::Srq;
+use crate::transition::Attempt;
 use crate::transport::{Connected, Receives, Sends, Service, Ud};
 use crate::work_request::WorkRequest;
 
@@ -110,7 +111,29 @@ impl<T: Service> Qp<T> {
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpError> {
         let cx = self.pd.context();
         let now = cx.device().now();
-        cx.with(|core| core.modify(now, self.qpn, attr, mask))
+        let from = self.state();
+        let result = cx.with(|core| core.modify(now, self.qpn, attr, mask));
+        let (device, transport, qpn) = (cx.device().name(), T::TRANSPORT, self.qpn);
+        Attempt { device, transport, qpn, from, attr, mask }.log(&result);
+        result
+    }
+
+    /// Destroys it, with everything outstanding on it, as `ibv_destroy_qp(3)`. Dropping it does the
+    /// same, and leaves its multicast groups first.
+    ///
+    /// # Errors
+    /// [`DestroyQpError`] gives it back while it is a member of multicast groups.
+    pub fn destroy(self) -> Result<(), DestroyQpError<T>> {
+        match u32::try_from(self.groups.len()) {
+            Ok(0) => {
+                drop(self);
+                Ok(())
+            }
+            groups => {
+                let error = DestroyError::Attached(groups.unwrap_or(u32::MAX));
+                Err(DestroyQpError { qp: self, error })
+            }
+        }
     }
 
     /// Attributes, caps and state, as `ibv_query_qp(3)`.
@@ -178,16 +201,7 @@ impl Qp<Ud> {
         if self.groups.contains(&group) {
             return Ok(());
         }
-        self.pd.context().with(|core| {
-            core.engine.attach_multicast(self.qpn, group)?;
-            if let Some(wire) = &mut core.wire
-                && let Err(error) = wire.join(group.ip())
-            {
-                core.engine.detach_multicast(self.qpn, group)?;
-                return Err(JoinGroupError::Wire(error.to_string()));
-            }
-            Ok(())
-        })?;
+        self.pd.context().with(|core| core.join(self.qpn, group))?;
         self.groups.push(group);
         Ok(())
     }
@@ -197,10 +211,20 @@ impl Qp<Ud> {
     /// # Errors
     /// [`JoinGroupError::Device`] when it is no member.
     pub fn detach_multicast(&mut self, group: Gid) -> Result<(), JoinGroupError> {
-        self.pd.context().with(|core| core.engine.detach_multicast(self.qpn, group))?;
+        self.pd.context().with(|core| core.leave(self.qpn, group))?;
         self.groups.retain(|member| *member != group);
         Ok(())
     }
+}
+
+/// A queue pair that was not destroyed, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct DestroyQpError<T: Service> {
+    /// The queue pair, as it was.
+    pub qp: Qp<T>,
+    /// Why it stays.
+    pub error: DestroyError,
 }
 
 /// Why a multicast group was not joined.
@@ -219,8 +243,8 @@ impl<T: Service> Drop for Qp<T> {
         self.pd.context().with(|core| {
             for group in self.groups.drain(..) {
                 // Membership ends with the queue pair; it was checked when it began.
-                let left = core.engine.detach_multicast(self.qpn, group);
-                debug_assert!(left.is_ok());
+                let left = core.leave(self.qpn, group);
+                debug_assert!(left.is_ok(), "{left:?}");
             }
             core.destroy_qp(self.qpn);
         });

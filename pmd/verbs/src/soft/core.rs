@@ -1,22 +1,29 @@
 //! One lcore of the software NIC.
 
 use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
 
 use pmd_roce::engine::Engine;
 use pmd_roce::event::AsyncEvent;
-use pmd_roce::ids::{Instant, Qpn};
+use pmd_roce::ids::{Gid, Instant, Qpn};
 use pmd_roce::qp::attr::{ModifyQpError, QpAttr};
 use pmd_roce::qp::state::AttrMask;
-use pmd_wire::{RxVerdict, Wire};
+use pmd_wire::{JoinError, RxVerdict, Wire};
 
+use super::alarm::Alarm;
 use super::cq::Cqs;
 use super::handover::Handover;
 use super::memory::TableMemory;
 use super::peers::Peers;
 use super::wire::{WireSink, frame, verdict};
+use crate::qp::JoinGroupError;
 
 /// Events kept for a consumer that does not take them; the oldest go first.
 const MAX_EVENTS: usize = 4096;
+/// How often a sleeper looks after what has no descriptor: shared memory, a full socket, frames that
+/// another lcore hands over.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// An engine with everything that its traits ask for.
 pub(crate) struct Core {
@@ -28,6 +35,10 @@ pub(crate) struct Core {
     pub(crate) handover: Handover,
     pub(crate) events: VecDeque<AsyncEvent>,
     pub(crate) lost_events: u64,
+    /// Multicast groups that the wire is in, and how many queue pairs are in each.
+    groups: Vec<(Gid, u32)>,
+    /// For whoever sleeps on a channel; made with the first one.
+    alarm: Option<Alarm>,
     /// The lcore's loop makes progress, so that polling a queue need not.
     pub(crate) driven: bool,
     pub(crate) now: Instant,
@@ -62,6 +73,8 @@ impl Core {
             handover,
             events: VecDeque::with_capacity(MAX_EVENTS),
             lost_events: 0,
+            groups: Vec::new(),
+            alarm: None,
             driven: false,
             now: Instant::default(),
         }
@@ -104,6 +117,9 @@ impl Core {
             wire.flush(now.0);
         }
         self.collect_events();
+        if self.alarm.is_some() {
+            self.set_alarm(now);
+        }
         work
     }
 
@@ -155,6 +171,65 @@ impl Core {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let wire = self.wire.as_ref().and_then(|wire| wire.poll_timeout()).map(Instant);
         [self.engine.poll_timeout(), wire].into_iter().flatten().min()
+    }
+
+    /// What wakes a sleeper at the device's next deadline.
+    pub(crate) fn alarm(&mut self) -> io::Result<&Alarm> {
+        if self.alarm.is_none() {
+            self.alarm = Some(Alarm::new()?);
+        }
+        self.alarm.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Wakes a sleeper at once.
+    pub(crate) fn wake(&mut self, now: Instant) {
+        if let Some(alarm) = &mut self.alarm {
+            alarm.set(now, Some(now));
+        }
+    }
+
+    fn set_alarm(&mut self, now: Instant) {
+        let has_no_descriptor = self.peers.has_links()
+            || self.handover.is_shared()
+            || self.wire.as_ref().is_some_and(|wire| wire.pending() > 0);
+        let look = has_no_descriptor.then(|| now.after(LOOK_AGAIN));
+        let wanted = [self.next_timeout(), look].into_iter().flatten().min();
+        if let Some(alarm) = &mut self.alarm {
+            alarm.set(now, wanted);
+        }
+    }
+
+    /// Makes a queue pair a member of a group, and the wire with the first member.
+    pub(crate) fn join(&mut self, qpn: Qpn, group: Gid) -> Result<(), JoinGroupError> {
+        let Some(wire) = &mut self.wire else {
+            return Err(JoinGroupError::Wire(JoinError::Unsupported("shared-memory").to_string()));
+        };
+        self.engine.attach_multicast(qpn, group)?;
+        if let Some((_, members)) = self.groups.iter_mut().find(|(known, _)| *known == group) {
+            *members += 1;
+            return Ok(());
+        }
+        if let Err(error) = wire.join(group.ip()) {
+            self.engine.detach_multicast(qpn, group)?;
+            return Err(JoinGroupError::Wire(error.to_string()));
+        }
+        self.groups.push((group, 1));
+        Ok(())
+    }
+
+    /// Ends a membership, and the wire's with the last one.
+    pub(crate) fn leave(&mut self, qpn: Qpn, group: Gid) -> Result<(), JoinGroupError> {
+        self.engine.detach_multicast(qpn, group)?;
+        let Some(at) = self.groups.iter().position(|(known, _)| *known == group) else {
+            return Ok(());
+        };
+        self.groups[at].1 -= 1;
+        if self.groups[at].1 == 0 {
+            self.groups.swap_remove(at);
+            let left = self.wire.as_mut().map_or(Ok(()), |wire| wire.leave(group.ip()));
+            left.map_err(|error| JoinGroupError::Wire(error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// Whether the event is about this queue pair.

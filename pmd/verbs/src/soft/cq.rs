@@ -1,10 +1,13 @@
 //! Completion queues: bounded rings that the engine fills and the consumer drains.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use pmd_roce::ids::CqId;
 use pmd_roce::sink::CqSink;
 use pmd_roce::work::{Completion, CqOverrun};
+
+use super::alarm::Bell;
 
 /// When an armed queue fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +23,8 @@ struct Ring {
     depth: usize,
     armed: Armed,
     fired: bool,
+    /// Rung when it fires.
+    bell: Option<Rc<Bell>>,
     overrun: bool,
 }
 
@@ -36,6 +41,7 @@ impl Cqs {
             depth: depth as usize,
             armed: Armed::No,
             fired: false,
+            bell: None,
             overrun: false,
         };
         let free = self.rings.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -44,6 +50,12 @@ impl Cqs {
         });
         self.rings[free] = Some(ring);
         CqId(u32::try_from(free).unwrap_or(u32::MAX))
+    }
+
+    pub(crate) fn attach_bell(&mut self, cq: CqId, bell: &Rc<Bell>) {
+        if let Some(ring) = self.ring(cq) {
+            ring.bell = Some(Rc::clone(bell));
+        }
     }
 
     pub(crate) fn destroy(&mut self, cq: CqId) {
@@ -101,6 +113,9 @@ impl CqSink for Cqs {
         if fires {
             ring.armed = Armed::No;
             ring.fired = true;
+            if let Some(bell) = &ring.bell {
+                bell.ring();
+            }
         }
         ring.queue.push_back(completion);
         Ok(())

@@ -64,6 +64,11 @@ impl Handover {
         Self { lcore, ..self.clone() }
     }
 
+    /// Whether another lcore may hand anything over.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.inboxes.len() > 1
+    }
+
     /// Hands a frame to the lcore it is for. False: it is for this one, or for nobody.
     pub(crate) fn divert(&self, frame: &Frame<'_>) -> bool {
         let Some(owner) = self.owner(frame.payload) else { return false };

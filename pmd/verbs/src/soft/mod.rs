@@ -3,6 +3,7 @@
 //! This is the only place where engine and wires meet; the adapters here translate between their
 //! types and nothing more.
 
+mod alarm;
 mod core;
 mod cq;
 mod handover;
@@ -12,6 +13,7 @@ mod regions;
 mod shm;
 mod wire;
 
+pub(crate) use self::alarm::Bell;
 pub(crate) use self::core::{Core, CoreParts};
 pub(crate) use self::shm::Shm;
 pub(crate) use cq::Armed;

@@ -43,6 +43,11 @@ impl Peers {
         Ok(LinkId(link))
     }
 
+    /// Whether any peer shares memory with this lcore.
+    pub(crate) fn has_links(&self) -> bool {
+        self.links.as_ref().is_some_and(|links| !links.active().is_empty())
+    }
+
     fn answering(&mut self) -> Option<Answering<'_>> {
         self.links.as_mut().map(Answering)
     }

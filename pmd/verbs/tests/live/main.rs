@@ -1,0 +1,22 @@
+//! The public API on a live software NIC, over every wire: two lcores of one device talk to each
+//! other, and what is asserted is what a program would see.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+
+#[macro_use]
+mod support;
+
+mod addresses;
+mod channel;
+mod contract;
+mod datagrams;
+mod double;
+mod faults;
+mod inline;
+mod log;
+mod memlock;
+mod mtu;
+mod receives;
+mod scale;
+mod shared;
+mod states;
