@@ -222,6 +222,12 @@ impl Device {
             _ if shares && shm.is_some() => PathWish::Any,
             _ => PathWish::Packets,
         };
+        let reason = match config.address {
+            Some(_) => "asked for",
+            None => "the first free loopback address",
+        };
+        let name = &config.name;
+        tracing::debug!("{name}: {} ({reason}), path MTU {mtu}, path {path:?}", gid.ip());
         let prefix = shm.as_ref().map_or_else(|| 1 + std::process::id() % 127, Shm::prefix);
         Ok(Self {
             shared: Arc::new(Shared {
