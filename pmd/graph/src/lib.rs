@@ -1,13 +1,22 @@
 //! From a TOML pipeline to running nodes.
 //!
 //! [`config`] checks the file, [`plan`] resolves it against a machine, [`registry`] knows the kinds of node and device,
-//! and [`diagnostic`] says what is wrong as rustc does. Nothing here reads the environment, the command line or the clock
-//! by itself: they are arguments.
+//! and [`diagnostic`] says what is wrong as rustc does. [`run`](mod@run) starts what was planned: nodes ([`node`]) that pass
+//! blocks on within an lcore ([`stream`]) and are joined by RDMA edges between lcores, processes and hosts ([`edge`]), over
+//! any kind of [`device`]. [`app`] is the command line that all of it comes with; only there the environment, the arguments
+//! and the signals of the process are looked at.
 #![forbid(unsafe_code)]
 
+pub mod block;
 pub mod config;
 pub mod diagnostic;
+pub mod extent;
+pub mod failure;
 mod kinds;
 pub mod limits;
 pub mod plan;
 pub mod registry;
+pub mod stream;
+#[cfg(test)]
+mod testing;
+

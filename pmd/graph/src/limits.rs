@@ -46,3 +46,40 @@ pub const RETRY_BUDGET_MAX: Duration = Duration::from_secs(3600);
 
 /// How many characters of two words may differ, per three, for one to be suggested for the other.
 pub const SUGGEST_DISTANCE_PER_THREE: usize = 1;
+
+/// Bytes copied out of a region at a time, where they are looked at: half a level-1 cache.
+pub const COPY_CHUNK: usize = COPY_CHUNK_LEN as usize;
+/// The same as blocks count.
+pub const COPY_CHUNK_LEN: u32 = 4096;
+/// Blocks that wait between two stages.
+pub const LINK_DEPTH: usize = 32;
+/// Blocks that a source makes in one turn, so that others of its lcore have theirs.
+pub const SOURCE_BURST: usize = 8;
+/// Connections that a listening node serves at once.
+pub const LISTEN_CONNECTIONS: usize = 64;
+/// How long a connection that began may take to be made, on the side that accepts it.
+pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a failed operation waits for the peer's end to become known: a dead peer explains it better than a status.
+pub const EVIDENCE_WAIT: Duration = Duration::from_millis(250);
+/// How long a client that said goodbye may take to close its connection.
+pub const LEAVE_WAIT: Duration = Duration::from_secs(5);
+/// How long a message of an unreliable transport is waited for before it counts as lost.
+pub const LOST_AFTER: Duration = Duration::from_secs(1);
+/// Messages lost in a row after which nobody is there.
+pub const LOST_IN_A_ROW: u32 = 5;
+/// Turns between two looks at a control channel, while the connection is busy.
+pub const CHANNEL_TURNS: u32 = 32;
+/// How long nodes may take to finish what is in flight when the run is ended.
+pub const DRAIN: Duration = Duration::from_secs(5);
+/// How often the control thread looks at lcores, signals and the time.
+pub const WATCH: Duration = Duration::from_millis(20);
+/// Longest payload of a greeting, in bytes: a memory reference fits.
+pub const GREETING_BYTES_MAX: usize = 4096;
+/// Buffers at each end of a pingpong, in either direction: one message is under way, and one more may be on its heels.
+pub const PINGPONG_BUFFERS: u32 = 2;
+/// Buffers of blocks begin at multiples of this: cache lines of their own.
+pub const BUFFER_ALIGN: u32 = 64;
+/// Buffers that an lcore moves at a time between its cache and a pool.
+pub const BUFFER_BULK: u16 = 32;
+/// How long a process of a run that was told to end may take before it is killed: longer than it may drain.
+pub const PART_GRACE: Duration = Duration::from_secs(15);

@@ -1,0 +1,83 @@
+//! Why a node gave up.
+
+use std::fmt;
+
+use pmd_mem::AccessError;
+use pmd_observe::{Code, Owner, Verdict};
+use pmd_verbs::endpoint::{MemoryError, SubmitError};
+
+/// Why a node gave up: a verdict, and how the node knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The diagnosis.
+    pub verdict: Verdict,
+    /// Whether the peer told it: where the peer runs in this process, its own words are better.
+    pub hearsay: bool,
+}
+
+impl Failure {
+    /// A failure of which this node has evidence.
+    pub fn new(code: Code, owner: Owner, summary: impl Into<String>) -> Self {
+        Self { verdict: Verdict::new(code, owner, summary), hearsay: false }
+    }
+
+    /// Something of this process that does not work, and that no other code describes.
+    pub fn local(summary: impl Into<String>) -> Self {
+        Self::new(Code::Unknown, Owner::Local, summary)
+    }
+
+    /// Adds one fact.
+    #[must_use]
+    pub fn because(mut self, fact: impl Into<String>) -> Self {
+        self.verdict = self.verdict.because(fact);
+        self
+    }
+
+    /// Names the setting that applies.
+    #[must_use]
+    pub fn turn(mut self, knob: impl Into<String>) -> Self {
+        self.verdict = self.verdict.turn(knob);
+        self
+    }
+
+    /// Marks it as what the peer said.
+    #[must_use]
+    pub fn heard(mut self) -> Self {
+        self.hearsay = true;
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.verdict.summary)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<AccessError> for Failure {
+    fn from(error: AccessError) -> Self {
+        Self::new(Code::LocalProtection, Owner::Local, error.to_string())
+    }
+}
+
+impl From<MemoryError> for Failure {
+    fn from(error: MemoryError) -> Self {
+        Self::new(Code::LocalProtection, Owner::Local, error.to_string())
+    }
+}
+
+/// For submissions that the node had no reason to expect refused: a full queue or a failed connection is handled where
+/// it is met.
+impl From<SubmitError> for Failure {
+    fn from(error: SubmitError) -> Self {
+        let code = match error {
+            SubmitError::TooLong { .. } => Code::Length,
+            SubmitError::OutOfRange => Code::LocalProtection,
+            SubmitError::Unsupported(_) => Code::InvalidRequest,
+            SubmitError::Full | SubmitError::Degraded => Code::Unknown,
+        };
+        Self::new(code, Owner::Local, error.to_string())
+    }
+}
