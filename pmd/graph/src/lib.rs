@@ -9,9 +9,12 @@
 
 pub mod block;
 pub mod config;
+pub mod device;
 pub mod diagnostic;
+pub mod edge;
 pub mod extent;
 pub mod failure;
+pub mod fault;
 mod kinds;
 pub mod limits;
 pub mod plan;

@@ -10,7 +10,10 @@ use thiserror::Error;
 
 use crate::config::keys;
 use crate::config::schema::{Key, Settings};
+use crate::device::{DeviceKind, Soft};
+use crate::failure::Failure;
 use crate::kinds;
+use crate::node::{Node, NodeContext};
 use crate::plan::demand::{Flow, Region, Traffic};
 
 /// What the config may say about a kind of node, and which edges it takes.
@@ -111,7 +114,7 @@ impl Schema {
     }
 }
 
-/// A kind of node: what the planner has to know before any node runs.
+/// A kind of node: what the planner has to know before any node runs, and how one is built.
 pub trait NodeFactory: fmt::Debug + Send + Sync {
     /// Its keys and edges.
     fn schema(&self) -> &Schema;
@@ -139,6 +142,12 @@ pub trait NodeFactory: fmt::Debug + Send + Sync {
         let _ = (settings, flow);
         Vec::new()
     }
+
+    /// Builds a node, on the thread of its lcore.
+    ///
+    /// # Errors
+    /// [`Failure`], when it cannot begin; nothing of the pipeline runs then.
+    fn build(&self, cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure>;
 }
 
 /// What the config may say about a kind of device.
@@ -190,13 +199,25 @@ pub struct RegisterError {
 #[derive(Clone, Debug)]
 pub struct Registry {
     nodes: Vec<Arc<dyn NodeFactory>>,
-    devices: Vec<DeviceSchema>,
+    devices: Vec<KnownDevice>,
+}
+
+/// A kind of device that a config can name, and what opens one if this build can.
+#[derive(Clone, Debug)]
+struct KnownDevice {
+    schema: DeviceSchema,
+    kind: Option<Arc<dyn DeviceKind>>,
 }
 
 impl Registry {
     /// What Spinwire brings.
     pub fn builtin() -> Self {
-        Self { nodes: kinds::nodes(), devices: keys::devices() }
+        let absent = keys::absent_devices().into_iter();
+        let mut devices: Vec<KnownDevice> =
+            absent.map(|schema| KnownDevice { schema, kind: None }).collect();
+        let soft: Arc<dyn DeviceKind> = Arc::new(Soft::new());
+        devices.insert(0, KnownDevice { schema: soft.schema().clone(), kind: Some(soft) });
+        Self { nodes: kinds::nodes(), devices }
     }
 
     /// Adds a kind of node.
@@ -216,12 +237,13 @@ impl Registry {
     ///
     /// # Errors
     /// When there is an available kind of that name.
-    pub fn register_device(&mut self, schema: DeviceSchema) -> Result<(), RegisterError> {
-        if self.device(schema.kind).is_some_and(DeviceSchema::is_available) {
+    pub fn register_device(&mut self, kind: Arc<dyn DeviceKind>) -> Result<(), RegisterError> {
+        let schema = kind.schema().clone();
+        if self.device_kind(schema.kind).is_some() {
             return Err(RegisterError { kind: schema.kind });
         }
-        self.devices.retain(|known| known.kind != schema.kind);
-        self.devices.push(schema);
+        self.devices.retain(|known| known.schema.kind != schema.kind);
+        self.devices.push(KnownDevice { schema, kind: Some(kind) });
         Ok(())
     }
 
@@ -232,7 +254,12 @@ impl Registry {
 
     /// The kind of device of this name.
     pub fn device(&self, kind: &str) -> Option<&DeviceSchema> {
-        self.devices.iter().find(|schema| schema.kind == kind)
+        self.devices().find(|schema| schema.kind == kind)
+    }
+
+    /// What opens devices of this kind; `None` where this build cannot.
+    pub fn device_kind(&self, kind: &str) -> Option<&Arc<dyn DeviceKind>> {
+        self.devices.iter().find(|known| known.schema.kind == kind)?.kind.as_ref()
     }
 
     /// Every kind of node.
@@ -242,6 +269,6 @@ impl Registry {
 
     /// Every kind of device, also those that this build lacks.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceSchema> {
-        self.devices.iter()
+        self.devices.iter().map(|known| &known.schema)
     }
 }

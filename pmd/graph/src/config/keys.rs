@@ -63,9 +63,9 @@ pub(super) fn device_kind() -> Key {
     Key::text("kind", "soft, verbs or doca").required()
 }
 
-/// Every kind of device that a config can name.
-pub(crate) fn devices() -> Vec<DeviceSchema> {
-    let soft = [
+/// The software NIC.
+pub(crate) fn soft() -> DeviceSchema {
+    let keys = [
         Key::new("address", Form::Address, "the address it answers to").or_auto(),
         Key::word("wire", &["auto", "shm", "udp"], "how frames and memory reach the peer")
             .not_in_this_build(&["xdp", "dpdk"])
@@ -75,6 +75,11 @@ pub(crate) fn devices() -> Vec<DeviceSchema> {
         Key::text("port", "DPDK port, by PCI address").only_when("wire", "dpdk"),
         Key::text("vdev", "DPDK virtual device").only_when("wire", "dpdk"),
     ];
+    DeviceSchema::new("soft", keys)
+}
+
+/// Kinds that a config can name, and that another crate brings.
+pub(crate) fn absent_devices() -> Vec<DeviceSchema> {
     let verbs = [
         Key::text("name", "the NIC, as in mlx5_0").required(),
         Key::count("gid_index", 0..=u64::from(u16::MAX), "index into the GID table").or_auto(),
@@ -84,7 +89,6 @@ pub(crate) fn devices() -> Vec<DeviceSchema> {
         Key::text("name", "the device, by PCI address"),
     ];
     vec![
-        DeviceSchema::new("soft", soft),
         DeviceSchema::new("verbs", verbs).not_in_this_build(),
         DeviceSchema::new("doca", doca).not_in_this_build(),
     ]

@@ -1,0 +1,90 @@
+//! What the graph asks of a device, whatever its kind.
+//!
+//! A kind is opened once by the control thread ([`DeviceKind::open`]); each lcore that has nodes on it takes its part on
+//! its own thread ([`Device::lcore`]), polls its progress, and makes endpoints from it. The built-in kind stands in
+//! `soft`; other crates register theirs with [`Registry::register_device`](crate::registry::Registry::register_device).
+
+mod soft;
+
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pmd_lcore::Progress;
+use pmd_mem::Memlock;
+use pmd_verbs::PlacedFault;
+use pmd_verbs::endpoint::{EndpointOptions, Pending};
+use thiserror::Error;
+
+use crate::config::schema::Settings;
+use crate::registry::DeviceSchema;
+
+pub use soft::Soft;
+
+/// What a device is opened with.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceRequest<'a> {
+    /// Its name in the config.
+    pub name: &'a str,
+    /// The keys of its kind.
+    pub settings: &'a Settings,
+    /// How many lcores will use it.
+    pub lcores: u32,
+    /// What RLIMIT_MEMLOCK means for registered memory.
+    pub memlock: Memlock,
+    /// File that every frame is written to.
+    pub capture: Option<&'a Path>,
+    /// Faults of its frames, by its own lcore numbers.
+    pub faults: &'a [PlacedFault],
+}
+
+/// Why a device cannot be used.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum DeviceError {
+    /// This machine does not have what the device needs; the text says what would help.
+    #[error("{0}")]
+    Unfit(String),
+    /// The device refused something it was asked for.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A kind of device.
+pub trait DeviceKind: fmt::Debug + Send + Sync {
+    /// Its keys.
+    fn schema(&self) -> &DeviceSchema;
+
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`DeviceError`], with the fix.
+    fn open(&self, request: &DeviceRequest<'_>) -> Result<Arc<dyn Device>, DeviceError>;
+}
+
+/// An open device, shared by the lcores of the process.
+pub trait Device: Send + Sync {
+    /// One lcore's part, numbered from 0; taken once, by the thread that will poll it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Refused`] when that part is taken.
+    fn lcore(&self, index: u32) -> Result<Rc<dyn DeviceLcore>, DeviceError>;
+
+    /// Ends what the device wrote beside its work, such as a capture, once no lcore polls it any more.
+    ///
+    /// # Errors
+    /// What was not written, and why.
+    fn finish(&self) -> Result<(), DeviceError>;
+}
+
+/// One lcore's part of a device.
+pub trait DeviceLcore {
+    /// What the lcore polls for it. `now` is the clock of the lcore's loop, in nanoseconds, at this moment.
+    fn progress(&self, now: u64) -> Box<dyn Progress>;
+
+    /// Makes an endpoint that is not connected yet.
+    ///
+    /// # Errors
+    /// [`DeviceError::Refused`], with the limit that was met.
+    fn prepare(&self, options: &EndpointOptions) -> Result<Box<dyn Pending>, DeviceError>;
+}

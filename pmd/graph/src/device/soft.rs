@@ -1,0 +1,135 @@
+//! The software NIC of `pmd-verbs` as a kind of device.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pmd_lcore::Progress;
+use pmd_verbs::endpoint::{EndpointOptions, Pending};
+use pmd_verbs::roce::ids::Instant;
+use pmd_verbs::{Context, DeviceConfig, Disturb, OpenError, WireChoice};
+
+use super::{Device, DeviceError, DeviceKind, DeviceLcore, DeviceRequest};
+use crate::config::keys;
+use crate::registry::DeviceSchema;
+
+/// The kind `soft`.
+#[derive(Debug)]
+pub struct Soft {
+    schema: DeviceSchema,
+}
+
+impl Soft {
+    /// The kind.
+    pub fn new() -> Self {
+        Self { schema: keys::soft() }
+    }
+}
+
+impl Default for Soft {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl DeviceKind for Soft {
+    fn schema(&self) -> &DeviceSchema {
+        &self.schema
+    }
+
+    fn open(&self, request: &DeviceRequest<'_>) -> Result<Arc<dyn Device>, DeviceError> {
+        let settings = request.settings;
+        let config = DeviceConfig {
+            name: request.name.to_owned(),
+            address: settings.address_opt("address"),
+            wire: match settings.text("wire") {
+                "shm" => WireChoice::Shm,
+                "udp" => WireChoice::Udp,
+                _ => WireChoice::Auto,
+            },
+            one_copy: settings.flag("one_copy"),
+            lcores: request.lcores,
+            memlock: request.memlock,
+            disturb: Disturb {
+                capture: request.capture.map(Into::into),
+                faults: request.faults.to_vec(),
+                ..Disturb::default()
+            },
+        };
+        let device = pmd_verbs::Device::open(&config).map_err(|error| match error {
+            OpenError::Address { .. }
+            | OpenError::Memory { .. }
+            | OpenError::SharedMemory { .. } => DeviceError::Unfit(error.to_string()),
+            error => DeviceError::Refused(error.to_string()),
+        })?;
+        Ok(Arc::new(Open { device }))
+    }
+}
+
+struct Open {
+    device: pmd_verbs::Device,
+}
+
+impl Device for Open {
+    fn lcore(&self, index: u32) -> Result<Rc<dyn DeviceLcore>, DeviceError> {
+        let context = self.device.context(index);
+        let context = context.map_err(|error| DeviceError::Refused(error.to_string()))?;
+        // The loop polls: queue pairs need not.
+        context.drive();
+        Ok(Rc::new(Lcore { context }))
+    }
+
+    fn finish(&self) -> Result<(), DeviceError> {
+        self.device.finish_capture().map_err(|error| DeviceError::Refused(error.to_string()))
+    }
+}
+
+struct Lcore {
+    context: Context,
+}
+
+impl DeviceLcore for Lcore {
+    fn progress(&self, now: u64) -> Box<dyn Progress> {
+        let name = self.context.device().name().to_owned();
+        let ahead = now.wrapping_sub(self.context.device().now().0);
+        Box::new(Poll { name, context: self.context.clone(), ahead })
+    }
+
+    fn prepare(&self, options: &EndpointOptions) -> Result<Box<dyn Pending>, DeviceError> {
+        match self.context.prepare(options) {
+            Ok(pending) => Ok(Box::new(pending)),
+            Err(error) => Err(DeviceError::Refused(error.to_string())),
+        }
+    }
+}
+
+/// What the lcore's loop polls.
+struct Poll {
+    name: String,
+    context: Context,
+    /// How far the loop's clock is ahead of the device's, in nanoseconds: each counts from its own start.
+    ahead: u64,
+}
+
+impl Poll {
+    fn device_time(&self, now: u64) -> Instant {
+        Instant(now.wrapping_sub(self.ahead))
+    }
+}
+
+impl Progress for Poll {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn rx(&mut self, now: u64) -> usize {
+        self.context.receive(self.device_time(now))
+    }
+
+    fn tx(&mut self, now: u64) -> usize {
+        self.context.transmit(self.device_time(now))
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        self.context.next_timeout().map(|due| due.0.wrapping_add(self.ahead))
+    }
+}

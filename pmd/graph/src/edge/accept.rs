@@ -1,0 +1,310 @@
+//! The accepting end.
+
+use std::fmt;
+use std::rc::Rc;
+
+use pmd_observe::{Code, Owner};
+use pmd_verbs::connect::{Channel, Listener, Message};
+use pmd_verbs::endpoint::{Endpoint, EndpointOptions, Pending};
+
+use super::line::dead;
+use super::{Greeting, Line, Peer, Refusal};
+use crate::device::DeviceLcore;
+use crate::failure::Failure;
+use crate::limits::{ACCEPT_TIMEOUT, LISTEN_CONNECTIONS};
+
+/// A caller that may come in.
+#[derive(Clone, Copy, Debug)]
+pub struct Admission {
+    /// The host's name for the connection.
+    pub key: usize,
+    /// What its endpoint is made with.
+    pub options: EndpointOptions,
+}
+
+/// The node that accepts.
+pub trait Host {
+    /// Somebody asks. `here`: a node of this process.
+    ///
+    /// # Errors
+    /// [`Refusal`], which is told to the caller.
+    fn admit(&mut self, ask: &Greeting<'_>, here: bool) -> Result<Admission, Refusal>;
+
+    /// The endpoint of an admitted caller: register memory, post receives, and return what the protocol answers. The
+    /// caller cannot reach it before it has the answer.
+    ///
+    /// # Errors
+    /// [`Refusal`], which is told to the caller; the admission is void then, without a call to [`Host::lost`].
+    fn equip(
+        &mut self,
+        key: usize,
+        ask: &Greeting<'_>,
+        endpoint: &mut dyn Endpoint,
+    ) -> Result<Vec<u8>, Refusal>;
+
+    /// A caller is connected.
+    fn connected(&mut self, key: usize, line: Line);
+
+    /// A caller is gone before it was connected, or was refused. `key` is that of its admission, `None` where there was
+    /// none; `here`: a node of this process; `why` is `None` when it left in peace.
+    fn lost(&mut self, key: Option<usize>, here: bool, why: Option<Failure>);
+}
+
+/// Everybody who wants to connect to a node and has not yet.
+pub struct Acceptor {
+    node: String,
+    protocol: &'static str,
+    device: Rc<dyn DeviceLcore>,
+    listener: Option<Listener>,
+    callers: Vec<Caller>,
+}
+
+struct Caller {
+    channel: Channel,
+    here: bool,
+    deadline: Option<u64>,
+    stage: Stage,
+}
+
+enum Stage {
+    Silent,
+    Answered { key: usize, pending: Box<dyn Pending>, peer: Peer },
+}
+
+/// Who refused an admitted caller.
+enum Unprepared {
+    /// The host, which has let it go.
+    ByHost(Refusal),
+    /// The device, of which the host does not know yet.
+    ByDevice(Refusal),
+}
+
+/// What became of a caller in one turn.
+enum Step {
+    Wait(Caller),
+    Over,
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node, protocol, listener, callers, .. } = self;
+        f.debug_struct("Acceptor")
+            .field("node", node)
+            .field("protocol", protocol)
+            .field("listener", listener)
+            .field("callers", &callers.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Acceptor {
+    /// Accepts for `node`, which speaks `protocol`: the callers at the other ends of `here`, all of this process, and
+    /// those that come through `listener`.
+    pub fn new(
+        node: &str,
+        protocol: &'static str,
+        device: Rc<dyn DeviceLcore>,
+        here: Vec<Channel>,
+        listener: Option<Listener>,
+    ) -> Self {
+        let mut callers: Vec<Caller> = here
+            .into_iter()
+            .map(|channel| Caller { channel, here: true, deadline: None, stage: Stage::Silent })
+            .collect();
+        callers.reserve(LISTEN_CONNECTIONS);
+        Self { node: node.to_owned(), protocol, device, listener, callers }
+    }
+
+    /// Takes no new callers; those that are there go on.
+    pub fn close(&mut self) {
+        self.listener = None;
+        self.callers.retain(|caller| matches!(caller.stage, Stage::Answered { .. }));
+    }
+
+    /// How many are on their way.
+    pub fn callers(&self) -> usize {
+        self.callers.len()
+    }
+
+    /// Goes on with everyone. Returns how much was done.
+    pub fn poll(&mut self, now: u64, host: &mut dyn Host) -> usize {
+        let mut work = 0;
+        if let Some(listener) = &mut self.listener {
+            while self.callers.len() < LISTEN_CONNECTIONS
+                && let Some(channel) = listener.poll()
+            {
+                work += 1;
+                let deadline = Some(after_accept(now));
+                self.callers.push(Caller { channel, here: false, deadline, stage: Stage::Silent });
+            }
+        }
+        let mut index = 0;
+        while index < self.callers.len() {
+            let mut caller = self.callers.swap_remove(index);
+            match caller.channel.poll() {
+                Some(message) => {
+                    work += 1;
+                    match self.hear(now, caller, message, host) {
+                        Step::Wait(caller) => self.put_back(index, caller),
+                        // The last caller stands at this index now.
+                        Step::Over => continue,
+                    }
+                }
+                None if caller.deadline.is_some_and(|deadline| now >= deadline) => {
+                    work += 1;
+                    let peer = caller.peer();
+                    let summary = format!("{peer} began to connect and did not go on");
+                    let failure = Failure::new(Code::PeerNotReady, Owner::Remote, summary);
+                    give_up(&caller, Some(failure), host);
+                    continue;
+                }
+                None => self.put_back(index, caller),
+            }
+            index += 1;
+        }
+        work
+    }
+
+    /// When the next caller runs out of time.
+    pub fn next_timeout(&self) -> Option<u64> {
+        self.callers.iter().filter_map(|caller| caller.deadline).min()
+    }
+
+    fn put_back(&mut self, index: usize, caller: Caller) {
+        self.callers.push(caller);
+        let last = self.callers.len() - 1;
+        self.callers.swap(index, last);
+    }
+
+    fn hear(&self, now: u64, caller: Caller, message: Message, host: &mut dyn Host) -> Step {
+        match (caller.stage, message) {
+            (Stage::Silent, Message::Hello(bytes)) => {
+                let caller = Caller { stage: Stage::Silent, ..caller };
+                self.greeted(now, caller, &bytes, host)
+            }
+            (Stage::Answered { key, pending, peer }, Message::Ready) => {
+                let endpoint = pending.into_endpoint();
+                host.connected(key, Line::new(endpoint, caller.channel, peer, &self.node));
+                Step::Over
+            }
+            (stage, message) => {
+                let caller = Caller { stage, ..caller };
+                let peer = caller.peer();
+                let failure = match message {
+                    Message::Bye => None,
+                    Message::Lost(how) => Some(dead(&peer, &how)),
+                    Message::Refused(text) => Some(Refusal::parse(&text).told_by(&peer)),
+                    Message::Hello(_) | Message::Ready => {
+                        let summary = format!("{peer} spoke out of turn while connecting");
+                        Some(Failure::new(Code::InvalidRequest, Owner::Remote, summary))
+                    }
+                };
+                give_up(&caller, failure, host);
+                Step::Over
+            }
+        }
+    }
+
+    /// Somebody said who it is: admits it, prepares its endpoint, and answers.
+    fn greeted(&self, now: u64, mut caller: Caller, bytes: &[u8], host: &mut dyn Host) -> Step {
+        let peer = caller.peer();
+        let refuse = |mut caller: Caller, refusal: Refusal, host: &mut dyn Host| {
+            // A caller that is gone already needs no reason.
+            drop(caller.channel.send(&Message::Refused(refusal.to_string())));
+            let summary = format!("{} was refused: {}", caller.peer(), refusal.reason);
+            // The caller, if it is of this process, reports what it was told.
+            let failure = Failure::new(refusal.code, Owner::Remote, summary).heard();
+            host.lost(None, caller.here, Some(failure));
+            Step::Over
+        };
+        let ask = match Greeting::decode(bytes) {
+            Ok(ask) if ask.protocol == self.protocol => ask,
+            Ok(ask) => {
+                let (theirs, ours) = (ask.protocol, self.protocol);
+                let reason = format!("`{}` speaks `{ours}`, the caller `{theirs}`", self.node);
+                return refuse(caller, Refusal::new(Code::InvalidRequest, reason), host);
+            }
+            Err(error) => {
+                let refusal = Refusal::new(Code::InvalidRequest, error.to_string());
+                return refuse(caller, refusal, host);
+            }
+        };
+        let peer = peer.greeted(ask.node, ask.pid);
+        let admission = match host.admit(&ask, caller.here) {
+            Ok(admission) => admission,
+            Err(refusal) => return refuse(caller, refusal, host),
+        };
+        match self.prepare(&admission, &ask, host) {
+            Ok((pending, answer)) => {
+                caller.stage = Stage::Answered { key: admission.key, pending, peer };
+                caller.deadline = Some(after_accept(now));
+                match caller.channel.send(&Message::Hello(answer)) {
+                    Ok(()) => Step::Wait(caller),
+                    Err(error) => {
+                        let failure = dead(&caller.peer(), &error.to_string());
+                        give_up(&caller, Some(failure), host);
+                        Step::Over
+                    }
+                }
+            }
+            Err(Unprepared::ByHost(refusal)) => refuse(caller, refusal, host),
+            Err(Unprepared::ByDevice(refusal)) => {
+                // A caller that is gone already needs no reason.
+                drop(caller.channel.send(&Message::Refused(refusal.to_string())));
+                let failure = Failure::new(refusal.code, Owner::Local, refusal.reason);
+                host.lost(Some(admission.key), caller.here, Some(failure));
+                Step::Over
+            }
+        }
+    }
+
+    /// The endpoint and the answer.
+    fn prepare(
+        &self,
+        admission: &Admission,
+        ask: &Greeting<'_>,
+        host: &mut dyn Host,
+    ) -> Result<(Box<dyn Pending>, Vec<u8>), Unprepared> {
+        let node = &self.node;
+        let unfit = |text: String| {
+            let reason = format!("`{node}` cannot connect to the caller: {text}");
+            Unprepared::ByDevice(Refusal::new(Code::InvalidRequest, reason))
+        };
+        let mut pending =
+            self.device.prepare(&admission.options).map_err(|error| unfit(error.to_string()))?;
+        pending.connect(ask.device).map_err(|error| unfit(error.to_string()))?;
+        let payload =
+            host.equip(admission.key, ask, pending.endpoint()).map_err(Unprepared::ByHost)?;
+        let answer = Greeting {
+            protocol: self.protocol,
+            transport: admission.options.transport,
+            pid: std::process::id(),
+            node,
+            payload: &payload,
+            device: &pending.hello(&[]),
+        };
+        Ok((pending, answer.encode()))
+    }
+}
+
+impl Caller {
+    fn peer(&self) -> Peer {
+        match &self.stage {
+            Stage::Answered { peer, .. } => peer.clone(),
+            Stage::Silent if self.here => Peer::named(self.channel.peer()),
+            Stage::Silent => Peer::at(self.channel.peer()),
+        }
+    }
+}
+
+fn after_accept(now: u64) -> u64 {
+    now.saturating_add(u64::try_from(ACCEPT_TIMEOUT.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn give_up(caller: &Caller, why: Option<Failure>, host: &mut dyn Host) {
+    let key = match caller.stage {
+        Stage::Answered { key, .. } => Some(key),
+        Stage::Silent => None,
+    };
+    host.lost(key, caller.here, why);
+}

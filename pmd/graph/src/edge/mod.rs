@@ -1,0 +1,19 @@
+//! RDMA edges: how two nodes find each other, and what each notices of the other while they are connected.
+//!
+//! The two ends meet on a control channel: a pair made before the lcores start where both are in one process, TCP
+//! otherwise. The connecting end ([`Dial`]) sends a [`Greeting`], the accepting end ([`Acceptor`]) prepares its endpoint by
+//! it and answers, the connecting end says ready. Both are polled by their nodes and never wait, since both may run on
+//! one lcore. The channel stays open beside the connection ([`Line`]): when it ends without a goodbye, the peer is dead.
+
+mod accept;
+mod dial;
+mod greeting;
+mod line;
+mod refusal;
+mod status;
+
+pub use accept::{Acceptor, Admission, Host};
+pub use dial::{Dial, Dialing, Route};
+pub use greeting::{Greeting, GreetingError};
+pub use line::{Line, Peer};
+pub use refusal::Refusal;

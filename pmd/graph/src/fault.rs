@@ -1,0 +1,174 @@
+//! Faults that a run is given, as the command line writes them.
+//!
+//! `flip NODE OFFSET` changes one stored byte of a `block-target`. Everything else disturbs frames, and is read by the
+//! device library: `drop|delay T|dup|corrupt [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [psn N]`.
+
+use std::str::FromStr;
+
+use pmd_verbs::{FaultText, PlacedFault};
+use thiserror::Error;
+
+use crate::config::Peer;
+use crate::config::suggest;
+use crate::plan::Plan;
+
+/// The kind of node whose stored bytes can be flipped.
+const STORES: &str = "block-target";
+
+/// A fault.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// One stored byte changes.
+    Flip(Flip),
+    /// Frames are disturbed.
+    Packet(FaultText),
+}
+
+/// One stored byte of a node changes, after it was committed and before it can be read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flip {
+    /// The node.
+    pub node: String,
+    /// The byte, as its client counts.
+    pub offset: u64,
+}
+
+/// Why a fault is not taken.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum FaultError {
+    /// The text is no fault.
+    #[error("`{text}` is no fault: {reason}")]
+    Syntax {
+        /// The text.
+        text: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No node has this name.
+    #[error("no node is called `{name}`{}", did_you_mean(suggestion.as_deref()))]
+    NoSuchNode {
+        /// The name.
+        name: String,
+        /// A name that may have been meant.
+        suggestion: Option<String>,
+    },
+    /// The node stores nothing.
+    #[error("`{name}` stores nothing that could be flipped: name a block-target")]
+    StoresNothing {
+        /// The node.
+        name: String,
+    },
+}
+
+fn did_you_mean(name: Option<&str>) -> String {
+    name.map_or_else(String::new, |name| format!(": did you mean `{name}`?"))
+}
+
+impl FromStr for Fault {
+    type Err = FaultError;
+
+    fn from_str(text: &str) -> Result<Self, FaultError> {
+        let syntax = |reason: String| FaultError::Syntax { text: text.to_owned(), reason };
+        let mut words = text.split_whitespace();
+        if words.next() != Some("flip") {
+            let packet = FaultText::parse(text).map_err(|error| syntax(error.to_string()))?;
+            return Ok(Self::Packet(packet));
+        }
+        let (Some(node), Some(offset), None) = (words.next(), words.next(), words.next()) else {
+            return Err(syntax("write `flip NODE OFFSET`".to_owned()));
+        };
+        let offset = offset.parse();
+        let offset = offset.map_err(|_| syntax("the offset is a number of bytes".to_owned()))?;
+        Ok(Self::Flip(Flip { node: node.to_owned(), offset }))
+    }
+}
+
+impl Fault {
+    /// Whether the pipeline has what it names.
+    ///
+    /// # Errors
+    /// [`FaultError`], if not.
+    pub fn check(&self, plan: &Plan) -> Result<(), FaultError> {
+        match self {
+            Self::Flip(flip) => {
+                let node = plan.nodes.iter().find(|node| node.name == flip.node);
+                let node = node.ok_or_else(|| unknown(&flip.node, plan))?;
+                if node.kind == STORES {
+                    Ok(())
+                } else {
+                    Err(FaultError::StoresNothing { name: flip.node.clone() })
+                }
+            }
+            Self::Packet(fault) => {
+                // A node of another process has a name that this one does not know.
+                let elsewhere = plan.nodes.iter().any(|node| {
+                    node.listen.is_some() || matches!(node.peer, Some(Peer::Remote(_)))
+                });
+                let names = [&fault.to, &fault.from].into_iter().flatten();
+                let mut strange =
+                    names.filter(|name| !plan.nodes.iter().any(|node| node.name == **name));
+                match strange.next() {
+                    Some(name) if !elsewhere => Err(unknown(name, plan)),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// The faults that concern one device, in place: `lcores` are the lcores that use it, in the order of its own numbers.
+pub(crate) fn at_device(
+    faults: &[FaultText],
+    plan: &Plan,
+    device: usize,
+    lcores: &[usize],
+) -> Vec<PlacedFault> {
+    let node = |name: &Option<String>| {
+        let name = name.as_deref()?;
+        plan.nodes.iter().find(|node| node.name == name)
+    };
+    let number = |name: &Option<String>| {
+        let node = node(name)?;
+        let number = lcores.iter().position(|lcore| *lcore == node.lcore)?;
+        u32::try_from(number).ok()
+    };
+    let concerns = |fault: &&FaultText| {
+        let named = [node(&fault.to), node(&fault.from)];
+        named.into_iter().flatten().all(|node| node.device == Some(device))
+    };
+    let place = |fault: &FaultText| fault.place(number(&fault.to), number(&fault.from));
+    faults.iter().filter(concerns).map(place).collect()
+}
+
+fn unknown(name: &str, plan: &Plan) -> FaultError {
+    let names = plan.nodes.iter().map(|node| node.name.as_str());
+    let suggestion = suggest::nearest(name, names).map(str::to_owned);
+    FaultError::NoSuchNode { name: name.to_owned(), suggestion }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flip_names_node_and_offset() {
+        let Ok(Fault::Flip(flip)) = "flip target 12345".parse() else { panic!("no flip") };
+        assert_eq!(flip, Flip { node: "target".to_owned(), offset: 12345 });
+        for (text, reason) in [
+            ("flip target", "write `flip NODE OFFSET`"),
+            ("flip target 1 2", "write `flip NODE OFFSET`"),
+            ("flip target -1", "the offset is a number of bytes"),
+        ] {
+            let error = text.parse::<Fault>().unwrap_err().to_string();
+            assert_eq!(error, format!("`{text}` is no fault: {reason}"));
+        }
+    }
+
+    #[test]
+    fn everything_else_is_for_frames() {
+        let Ok(Fault::Packet(fault)) = "drop acks to client".parse() else { panic!("no fault") };
+        assert_eq!((fault.to.as_deref(), fault.from), (Some("client"), None));
+        let error = "explode all".parse::<Fault>().unwrap_err().to_string();
+        assert!(error.starts_with("`explode all` is no fault: "), "{error}");
+    }
+}
