@@ -17,8 +17,10 @@ pub mod failure;
 pub mod fault;
 mod kinds;
 pub mod limits;
+pub mod node;
 pub mod plan;
 pub mod registry;
+pub mod run;
 pub mod stream;
 #[cfg(test)]
 mod testing;

@@ -1,18 +1,16 @@
 //! Block storage over RDMA: `block-client` writes, commits and reads back; `block-target` holds the blocks.
 
+use crate::block::{MESSAGE_BYTES, PROTOCOL};
 use crate::config::schema::{Form, Key, Settings};
 use crate::config::transport::Operation;
 use crate::config::units::Size;
-use crate::limits::{BLOCK_MIN, DEPTH_MAX, MEMORY_MAX, QPS_MAX};
-use crate::plan::demand::{Amount, Flow, Need, Queues, Region, Rights, Traffic};
+use crate::failure::Failure;
+use crate::limits::{BLOCK_MIN, DEPTH_MAX, LISTEN_CONNECTIONS, LISTEN_DEPTH, MEMORY_MAX, QPS_MAX};
+use crate::node::block_client::{self, BlockClient};
+use crate::node::block_target::{self, BlockTarget};
+use crate::node::{Node, NodeContext};
+use crate::plan::demand::{Amount, Flow, Need, Region, Rights, Traffic};
 use crate::registry::{NodeFactory, Role, Schema};
-
-/// What client and target speak.
-const PROTOCOL: &str = "block";
-/// A block in flight is a WRITE and the SEND that commits it, or the READ that fetches it back: two work requests at most.
-const WORK_REQUESTS_PER_BLOCK: u64 = 2;
-/// Bytes of the message that commits a block.
-const COMMIT_BYTES: u64 = 64;
 
 /// `block-client`.
 #[derive(Debug)]
@@ -70,8 +68,8 @@ impl NodeFactory for Client {
         }
         Some(Traffic {
             qps: settings.count("qps"),
-            local: Queues { send: depth * WORK_REQUESTS_PER_BLOCK, receive: 0 },
-            remote: Queues { send: 0, receive: depth },
+            local: block_client::queues(depth),
+            remote: block_target::queues(depth),
             operations,
         })
     }
@@ -83,11 +81,16 @@ impl NodeFactory for Client {
             amount: Amount::Bytes(bytes),
             rights: Rights::Local,
         };
-        let mut regions = vec![local("commits", in_flight * COMMIT_BYTES)];
+        let messages = block_client::message_bytes(settings.count("depth"));
+        let mut regions = vec![local("messages", settings.count("qps") * messages)];
         if settings.flag("verify") {
             regions.push(local("read-back", in_flight.saturating_mul(flow.block)));
         }
         regions
+    }
+
+    fn build(&self, cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
+        BlockClient::build(cx)
     }
 }
 
@@ -124,17 +127,22 @@ impl NodeFactory for Target {
 
     fn regions(&self, settings: &Settings, flow: &Flow) -> Vec<Region> {
         let capacity = settings.size_opt("capacity").map(Size::get);
+        // Each request that can be in flight has its message and that of its reply.
+        let mut messages = flow.receives * 2 * MESSAGE_BYTES as u64;
+        if settings.value("listen").is_some() {
+            messages += LISTEN_CONNECTIONS as u64 * block_target::message_bytes(LISTEN_DEPTH);
+        }
         vec![
             Region {
                 purpose: "storage",
                 amount: capacity.map_or(Amount::Rest, Amount::Bytes),
                 rights: Rights::RemoteReadWrite,
             },
-            Region {
-                purpose: "commits",
-                amount: Amount::Bytes(flow.receives * COMMIT_BYTES),
-                rights: Rights::Local,
-            },
+            Region { purpose: "messages", amount: Amount::Bytes(messages), rights: Rights::Local },
         ]
+    }
+
+    fn build(&self, cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
+        BlockTarget::build(cx)
     }
 }

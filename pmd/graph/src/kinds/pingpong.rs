@@ -3,12 +3,13 @@
 use crate::config::schema::{Key, Settings};
 use crate::config::transport::Operation;
 use crate::config::units::Size;
-use crate::limits::BLOCK_MAX;
-use crate::plan::demand::{Amount, Flow, Need, Queues, Region, Rights, Traffic};
+use crate::failure::Failure;
+use crate::limits::{BLOCK_MAX, LISTEN_CONNECTIONS};
+use crate::node::pingpong::{self, QUEUES};
+use crate::node::{Node, NodeContext};
+use crate::plan::demand::{Amount, Flow, Need, Region, Rights, Traffic};
 use crate::registry::{NodeFactory, Role, Schema};
 
-/// One message is under way; the receive for the next one is posted before it is answered.
-const QUEUES: Queues = Queues { send: 2, receive: 2 };
 const ITERS_MAX: u64 = 1_000_000_000;
 
 /// `pingpong`.
@@ -48,8 +49,16 @@ impl NodeFactory for PingPong {
     }
 
     fn regions(&self, settings: &Settings, flow: &Flow) -> Vec<Region> {
-        let receives = flow.receives.max(QUEUES.receive);
-        let bytes = settings.size("size").get().saturating_mul(receives + QUEUES.send);
+        let here = flow.receives.div_ceil(QUEUES.receive);
+        let elsewhere =
+            if settings.value("listen").is_some() { LISTEN_CONNECTIONS as u64 } else { 0 };
+        let connections = here.max(1) + elsewhere;
+        let bytes =
+            pingpong::message_bytes(settings.size("size").get()).saturating_mul(connections);
         vec![Region { purpose: "messages", amount: Amount::Bytes(bytes), rights: Rights::Local }]
+    }
+
+    fn build(&self, cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
+        pingpong::build(cx)
     }
 }

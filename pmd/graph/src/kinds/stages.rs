@@ -2,20 +2,30 @@
 
 use crate::config::schema::{Key, Settings};
 use crate::config::units::Size;
+use crate::failure::Failure;
 use crate::limits::{BLOCK_MAX, BLOCK_MIN, READ_AHEAD};
+use crate::node::{self, Node, NodeContext};
 use crate::plan::demand::{Amount, Flow, Region, Rights};
 use crate::registry::{NodeFactory, Schema};
+use crate::stream::Buffers;
 
 const REPEAT_MAX: u64 = u32::MAX as u64;
+/// A block each nanosecond.
+const RATE_MAX: u64 = 1_000_000_000;
 
 fn block() -> Key {
     Key::size("block", BLOCK_MIN..=BLOCK_MAX, "bytes it passes on at a time").default(Size::kib(64))
 }
 
+fn seed() -> Key {
+    Key::count("seed", 0..=u64::MAX, "what the pattern is made from")
+}
+
 /// Buffers for the blocks that are read ahead or held by later stages. They are sent from where they lie, so they are
 /// registered.
 fn blocks(settings: &Settings, flow: &Flow) -> Vec<Region> {
-    let bytes = settings.size("block").get().saturating_mul(READ_AHEAD + flow.held_downstream);
+    let stride = Buffers::stride(settings.size("block").get());
+    let bytes = stride.saturating_mul(READ_AHEAD + flow.held_downstream);
     vec![Region { purpose: "blocks", amount: Amount::Bytes(bytes), rights: Rights::Local }]
 }
 
@@ -50,6 +60,10 @@ impl NodeFactory for FileSource {
     fn regions(&self, settings: &Settings, flow: &Flow) -> Vec<Region> {
         blocks(settings, flow)
     }
+
+    fn build(&self, cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
+        node::file_source::FileSource::build(cx)
+    }
 }
 
 /// `generator`: makes blocks of a seeded pattern.
@@ -62,10 +76,8 @@ impl Generator {
             Schema::new("generator", "makes blocks of a seeded pattern")
                 .key(block())
                 .key(Key::count("count", 1..=u64::MAX, "how many blocks").default(1000_u64))
-                .key(
-                    Key::count("seed", 0..=u64::MAX, "what the pattern is made from")
-                        .default(1_u64),
-                )
+                .key(seed().default(1_u64))
+                .key(Key::count("rate", 1..=RATE_MAX, "blocks per second; not given: no limit"))
                 .gives_output(),
         )
     }
@@ -82,6 +94,10 @@ impl NodeFactory for Generator {
 
     fn regions(&self, settings: &Settings, flow: &Flow) -> Vec<Region> {
         blocks(settings, flow)
+    }
+
+    fn build(&self, cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
+        node::generator::Generator::build(cx)
     }
 }
 
@@ -103,6 +119,10 @@ impl NodeFactory for Crc32c {
     fn schema(&self) -> &Schema {
         &self.0
     }
+
+    fn build(&self, cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
+        Ok(node::crc32c::Crc32c::build(cx))
+    }
 }
 
 /// `sink`: counts what arrives and drops it.
@@ -111,12 +131,28 @@ pub(crate) struct Sink(Schema);
 
 impl Sink {
     pub(crate) fn new() -> Self {
-        Self(Schema::new("sink", "counts what arrives and drops it").takes_input())
+        Self(
+            Schema::new("sink", "counts what arrives and drops it")
+                .takes_input()
+                .key(
+                    Key::word(
+                        "verify",
+                        &["nothing", "pattern"],
+                        "whether the bytes are compared with those of a generator",
+                    )
+                    .default("nothing"),
+                )
+                .key(seed().only_when("verify", "pattern")),
+        )
     }
 }
 
 impl NodeFactory for Sink {
     fn schema(&self) -> &Schema {
         &self.0
+    }
+
+    fn build(&self, cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
+        Ok(node::sink::Sink::build(cx))
     }
 }

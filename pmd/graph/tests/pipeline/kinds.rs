@@ -5,7 +5,10 @@ use std::sync::Arc;
 use pmd_graph::config::Config;
 use pmd_graph::config::schema::{Key, Settings};
 use pmd_graph::config::units::Size;
+use pmd_graph::device::{Device, DeviceError, DeviceKind, DeviceRequest};
 use pmd_graph::diagnostic::Report;
+use pmd_graph::failure::Failure;
+use pmd_graph::node::{Node, NodeContext};
 use pmd_graph::plan::Plan;
 use pmd_graph::plan::demand::{Amount, Flow, Region, Rights};
 use pmd_graph::registry::{DeviceSchema, NodeFactory, RegisterError, Registry, Schema};
@@ -122,6 +125,10 @@ impl NodeFactory for Thinner {
         let amount = Amount::Bytes(settings.count("every") * flow.block);
         vec![Region { purpose: "kept", amount, rights: Rights::Local }]
     }
+
+    fn build(&self, _: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
+        Err(Failure::local("a thinner is only planned"))
+    }
 }
 
 fn thinned(text: &str) -> Result<Config, Report> {
@@ -169,19 +176,30 @@ fn names_of_kinds_are_taken_once() {
     registry.register(Arc::new(Thinner::new())).unwrap();
     let again = registry.register(Arc::new(Thinner::new()));
     assert_eq!(again, Err(RegisterError { kind: "thinner" }));
-    assert_eq!(
-        registry.register_device(DeviceSchema::new("soft", [])),
-        Err(RegisterError { kind: "soft" })
-    );
+    let soft = Elsewhere(DeviceSchema::new("soft", []));
+    assert_eq!(registry.register_device(Arc::new(soft)), Err(RegisterError { kind: "soft" }));
+}
+
+/// A kind of device of some other crate.
+#[derive(Debug)]
+struct Elsewhere(DeviceSchema);
+
+impl DeviceKind for Elsewhere {
+    fn schema(&self) -> &DeviceSchema {
+        &self.0
+    }
+
+    fn open(&self, _: &DeviceRequest<'_>) -> Result<Arc<dyn Device>, DeviceError> {
+        Err(DeviceError::Unfit("there is none".to_owned()))
+    }
 }
 
 /// A device kind that this crate only knows by name becomes available when a program brings it.
 #[test]
 fn a_device_kind_of_another_crate() {
     let mut registry = Registry::builtin();
-    registry
-        .register_device(DeviceSchema::new("doca", [Key::text("library", "where it is")]))
-        .unwrap();
+    let doca = DeviceSchema::new("doca", [Key::text("library", "where it is")]);
+    registry.register_device(Arc::new(Elsewhere(doca))).unwrap();
     let text = PING_PONG.replace("\"soft\"", "\"doca\"");
     let config = Config::parse("p", text.as_bytes(), &[], &|_| None, &registry).unwrap();
     assert_eq!(config.devices[0].kind, "doca");

@@ -1,0 +1,270 @@
+//! `block-client`: stores blocks in a target, reads them back, and compares every byte.
+
+mod session;
+mod slots;
+
+use std::time::Duration;
+
+use pmd_observe::{Code, Owner};
+use pmd_verbs::endpoint::Endpoint;
+
+use super::{Node, NodeContext, Record, Turn};
+use crate::block::{MESSAGE_BYTES, Open, Opened, PROTOCOL};
+use crate::edge::{Dial, Dialing, Line};
+use crate::extent::Extent;
+use crate::failure::Failure;
+use crate::limits::LOST_AFTER;
+use crate::plan::demand::Queues;
+use crate::stream::Inlet;
+use session::{Part, Session};
+
+/// Work requests of a block on the send queue: the WRITE and the SEND that commits it; a READ follows when both are done.
+pub(crate) const SENDS_PER_BLOCK: u64 = 2;
+/// Requests beside those of the blocks: the goodbye.
+pub(crate) const MORE_REQUESTS: u32 = 1;
+
+/// Queues of one connection with `depth` blocks in flight, at the client: requests out, replies in.
+pub(crate) const fn queues(depth: u64) -> Queues {
+    let more = MORE_REQUESTS as u64;
+    Queues { send: depth * SENDS_PER_BLOCK + more, receive: depth + more }
+}
+
+/// Bytes of message buffers for one connection: a receive for every reply, and a copy of every request for devices that
+/// cannot send inline.
+pub(crate) const fn message_bytes(depth: u64) -> u64 {
+    (depth + MORE_REQUESTS as u64) * 2 * MESSAGE_BYTES as u64
+}
+
+pub(crate) struct BlockClient {
+    name: String,
+    inlet: Inlet,
+    lanes: Vec<Lane>,
+    /// The lane that gets the next block.
+    turn: usize,
+    /// Told to stop: what is in flight ends, nothing begins.
+    stopping: bool,
+    /// A target that ends before everything was sent.
+    deserted: Option<Failure>,
+}
+
+/// One connection.
+enum Lane {
+    Dialing(Box<Dialed>),
+    Up(Box<Session>),
+    Over,
+}
+
+/// A connection being made.
+struct Dialed {
+    dial: Dial,
+    open: Open,
+    part: Part,
+}
+
+impl BlockClient {
+    pub(crate) fn build(cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
+        let settings = cx.settings();
+        let depth = settings.count("depth");
+        let verify = settings.flag("verify");
+        let inlet = cx.inlet();
+        let dials = cx.dials(PROTOCOL, queues(depth));
+        let open = Open {
+            session: pmd_mem::os_entropy(),
+            bytes: inlet.length().unwrap_or(0),
+            connections: u16::try_from(dials.len()).unwrap_or(u16::MAX),
+            depth: u32::try_from(depth).unwrap_or(u32::MAX),
+        };
+        let block = cx.flow().block;
+        let messages = cx.extent("messages");
+        let read_back = verify.then(|| cx.extent_opt("read-back")).flatten();
+        let lane = |(index, dial): (usize, Dial)| {
+            let index = index as u64;
+            let share = |extent: &Extent, bytes: u64| {
+                let short = || Failure::local(format!("`{}` has too little memory", cx.name()));
+                extent.part(index * bytes, bytes).ok_or_else(short)
+            };
+            let part = Part {
+                node: cx.name().to_owned(),
+                messages: share(&messages, message_bytes(depth))?,
+                read_back: match &read_back {
+                    Some(extent) => Some(share(extent, depth * block)?),
+                    None => None,
+                },
+                block,
+                // Over an unreliable transport nothing tells that a reply was lost.
+                patience: (!cx.is_reliable()).then_some(LOST_AFTER),
+            };
+            Ok(Lane::Dialing(Box::new(Dialed { dial, open, part })))
+        };
+        let lanes = dials.into_iter().enumerate().map(lane);
+        Ok(Box::new(Self {
+            name: cx.name().to_owned(),
+            inlet,
+            lanes: lanes.collect::<Result<_, Failure>>()?,
+            turn: 0,
+            stopping: false,
+            deserted: None,
+        }))
+    }
+
+    /// Goes on with connecting one lane. Returns whether something happened.
+    fn connect(&mut self, index: usize, now: u64, record: &mut Record) -> Result<bool, Failure> {
+        let Lane::Dialing(dialed) = &mut self.lanes[index] else { return Ok(false) };
+        let Dialed { dial, open, part } = &mut **dialed;
+        match dial.poll(now)? {
+            Dialing::Waiting => Ok(false),
+            Dialing::Reached(endpoint) => {
+                part.equip(endpoint)?;
+                dial.ask(&open.encode())?;
+                Ok(true)
+            }
+            Dialing::Connected(answer, line) => {
+                let session = open_session(part, &answer, line)?;
+                record.path(session.path());
+                self.lanes[index] = Lane::Up(Box::new(session));
+                Ok(true)
+            }
+        }
+    }
+
+    /// Spreads waiting blocks over the lanes that have a slot free.
+    fn distribute(&mut self, now: u64, record: &mut Record) -> Result<usize, Failure> {
+        let mut given = 0;
+        let mut refusals = 0;
+        while refusals < self.lanes.len() && self.inlet.has_block() {
+            let index = self.turn;
+            self.turn = (self.turn + 1) % self.lanes.len();
+            match &mut self.lanes[index] {
+                Lane::Up(session) if session.has_room() => {
+                    let Some(block) = self.inlet.take() else { break };
+                    record.begin(now);
+                    session.begin(now, block)?;
+                    refusals = 0;
+                    given += 1;
+                }
+                _ => refusals += 1,
+            }
+        }
+        Ok(given)
+    }
+
+    /// A target that leaves first takes no more blocks; those in flight still end.
+    fn deserted(&mut self, session: usize) {
+        let Lane::Up(session) = &self.lanes[session] else { return };
+        if self.stopping || self.deserted.is_some() {
+            return;
+        }
+        let summary = format!("{} ended before everything was sent to it", session.peer());
+        self.deserted = Some(
+            Failure::new(Code::PeerNotReady, Owner::Remote, summary)
+                .because("it said goodbye on the control channel"),
+        );
+        self.inlet.abandon();
+    }
+
+    /// Gives up: the peers learn why.
+    fn give_up(&mut self, failure: &Failure) {
+        for lane in &mut self.lanes {
+            if let Lane::Up(session) = std::mem::replace(lane, Lane::Over) {
+                session.abort(&failure.verdict);
+            }
+        }
+    }
+
+    fn turn_of_lanes(&mut self, now: u64, record: &mut Record) -> Result<usize, Failure> {
+        let mut work = 0;
+        for index in 0..self.lanes.len() {
+            match &mut self.lanes[index] {
+                Lane::Up(session) => {
+                    work += session.run(now, record)?;
+                    if session.peer_left() {
+                        self.deserted(index);
+                    }
+                }
+                Lane::Dialing(_) => {
+                    work += usize::from(self.connect(index, now, record)?);
+                }
+                Lane::Over => {}
+            }
+        }
+        work += self.distribute(now, record)?;
+        let drained = self.stopping || self.deserted.is_some() || self.inlet.is_drained();
+        for lane in &mut self.lanes {
+            let over = match lane {
+                Lane::Up(session) if drained => session.finish(now)?,
+                Lane::Up(session) => {
+                    session.doorbell();
+                    false
+                }
+                // Nothing was begun on it.
+                Lane::Dialing(_) => self.stopping,
+                Lane::Over => false,
+            };
+            if over {
+                work += 1;
+                match std::mem::replace(lane, Lane::Over) {
+                    Lane::Up(session) => session.leave(),
+                    Lane::Dialing(dialed) => dialed.dial.leave(),
+                    Lane::Over => {}
+                }
+            }
+        }
+        Ok(work)
+    }
+}
+
+impl Node for BlockClient {
+    fn run(&mut self, now: u64, record: &mut Record) -> Result<Turn, Failure> {
+        let work = match self.turn_of_lanes(now, record) {
+            Ok(work) => work,
+            Err(failure) => {
+                record.error();
+                self.give_up(&failure);
+                return Err(failure);
+            }
+        };
+        if self.lanes.iter().all(|lane| matches!(lane, Lane::Over)) {
+            return match self.deserted.take() {
+                Some(failure) if !self.stopping => Err(failure),
+                _ => Ok(Turn::Done),
+            };
+        }
+        Ok(Turn::Worked(work))
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+        self.inlet.abandon();
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        let timeouts = self.lanes.iter().filter_map(|lane| match lane {
+            Lane::Dialing(dialed) => dialed.dial.next_timeout(),
+            Lane::Up(session) => session.next_timeout(),
+            Lane::Over => None,
+        });
+        timeouts.min()
+    }
+}
+
+impl std::fmt::Debug for BlockClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BlockClient").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Takes what the target granted.
+fn open_session(part: &Part, answer: &[u8], mut line: Line) -> Result<Session, Failure> {
+    let opened = Opened::decode(answer).map_err(|error| {
+        let summary = format!("{} answered no grant: {error}", line.peer());
+        Failure::new(Code::InvalidRequest, Owner::Remote, summary)
+    })?;
+    let endpoint: &mut dyn Endpoint = line.endpoint();
+    let storage = endpoint.import(&opened.memory)?;
+    Session::new(part.clone(), line, storage, opened.capacity, opened.depth)
+}
+
+/// A wait in nanoseconds.
+fn nanoseconds(wait: Duration) -> u64 {
+    u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)
+}

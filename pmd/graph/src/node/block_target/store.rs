@@ -1,0 +1,91 @@
+//! Who has which part of the store.
+
+/// A range of bytes that is given out in parts, each the first gap that is large enough.
+#[derive(Debug)]
+pub(super) struct Store {
+    len: u64,
+    /// Parts begin at multiples of this.
+    align: u64,
+    /// Start and end of each part, in ascending order.
+    taken: Vec<(u64, u64)>,
+}
+
+impl Store {
+    pub(super) fn new(len: u64, align: u64) -> Self {
+        Self { len, align, taken: Vec::new() }
+    }
+
+    /// Where `bytes` lie that were free; `None` if there is no such gap.
+    pub(super) fn take(&mut self, bytes: u64) -> Option<u64> {
+        let (index, start) =
+            self.gaps().find(|(_, (start, end))| end - start >= bytes).map(|(i, (s, _))| (i, s))?;
+        self.taken.insert(index, (start, start + bytes));
+        Some(start)
+    }
+
+    /// The part that begins at `start` is free again.
+    pub(super) fn give_back(&mut self, start: u64, bytes: u64) {
+        self.taken.retain(|part| *part != (start, start + bytes));
+    }
+
+    /// Bytes of the largest gap.
+    pub(super) fn largest(&self) -> u64 {
+        self.gaps().map(|(_, (start, end))| end - start).max().unwrap_or(0)
+    }
+
+    /// The gaps in order, each with the place of a part there among those that are taken.
+    fn gaps(&self) -> impl Iterator<Item = (usize, (u64, u64))> {
+        let starts = std::iter::once(0).chain(self.taken.iter().map(|(_, end)| *end));
+        let ends = self.taken.iter().map(|(start, _)| *start).chain([self.len]);
+        let gaps = starts.zip(ends).map(|(start, end)| {
+            let start = start.checked_next_multiple_of(self.align).unwrap_or(end);
+            (start.min(end), end)
+        });
+        gaps.enumerate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ALIGN: u64 = 4096;
+
+    #[test]
+    fn the_first_gap_that_fits() {
+        let mut store = Store::new(10 * ALIGN, ALIGN);
+        assert_eq!(store.take(3 * ALIGN + 1), Some(0));
+        assert_eq!(store.take(ALIGN), Some(4 * ALIGN));
+        assert_eq!(store.take(6 * ALIGN), None);
+        assert_eq!(store.largest(), 5 * ALIGN);
+        assert_eq!(store.take(5 * ALIGN), Some(5 * ALIGN));
+        assert_eq!((store.take(1), store.largest()), (None, 0));
+        store.give_back(4 * ALIGN, ALIGN);
+        assert_eq!(store.take(ALIGN + 1), None);
+        assert_eq!(store.take(ALIGN), Some(4 * ALIGN));
+    }
+
+    proptest! {
+        #[test]
+        fn parts_never_overlap(wants in prop::collection::vec((1..40_000_u64, any::<bool>()), 1..40)) {
+            let mut store = Store::new(100_000, ALIGN);
+            let mut held: Vec<(u64, u64)> = Vec::new();
+            for (bytes, give_back) in wants {
+                if give_back && let Some((start, bytes)) = held.pop() {
+                    store.give_back(start, bytes);
+                }
+                if let Some(start) = store.take(bytes) {
+                    prop_assert!(start + bytes <= 100_000);
+                    prop_assert!(held.iter().all(|(s, b)| start + bytes <= *s || s + b <= start));
+                    held.push((start, bytes));
+                }
+            }
+            for (start, bytes) in held {
+                store.give_back(start, bytes);
+            }
+            prop_assert_eq!(store.largest(), 100_000);
+        }
+    }
+}

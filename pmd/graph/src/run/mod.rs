@@ -1,0 +1,232 @@
+//! From a plan to a report: devices, memory, lcores, nodes, and the end of all of them in bounded time.
+
+mod lcore;
+pub(crate) mod memory;
+mod report;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use pmd_lcore::lcore::LoopError;
+use pmd_lcore::{Clock, Ended, LcoreError};
+use pmd_observe::{Code, Owner, Verdict};
+use pmd_verbs::FaultText;
+use pmd_verbs::connect::channel_pair;
+use thiserror::Error;
+
+use crate::config::Peer;
+use crate::device::{Device, DeviceError, DeviceRequest};
+use crate::failure::Failure;
+use crate::fault::{self, Fault, FaultError, Flip};
+use crate::limits::DRAIN;
+use crate::node::{Edges, Live, NodeResult};
+use crate::plan::Plan;
+use crate::registry::Registry;
+
+pub use memory::RegionReport;
+pub use report::{LcoreReport, NodeReport, Report};
+pub use watch::Progress;
+
+/// What a run is asked for beside its plan.
+#[derive(Default)]
+pub struct RunOptions<'a> {
+    /// Ends it after this time.
+    pub duration: Option<Duration>,
+    /// What is disturbed.
+    pub faults: Vec<Fault>,
+    /// File that every frame is written to.
+    pub capture: Option<PathBuf>,
+    /// Ends it as soon as this is true.
+    pub interrupt: Option<Arc<AtomicBool>>,
+    /// Is told how far it is, several times a second.
+    pub watcher: Option<&'a mut dyn FnMut(&Progress)>,
+}
+
+impl std::fmt::Debug for RunOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { duration, faults, capture, interrupt, watcher: _ } = self;
+        f.debug_struct("RunOptions")
+            .field("duration", duration)
+            .field("faults", faults)
+            .field("capture", capture)
+            .field("interrupt", interrupt)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a pipeline was not started. A run that was started ends in a [`Report`] instead.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A fault names something that the pipeline does not have.
+    #[error(transparent)]
+    Fault(#[from] FaultError),
+    /// The kind of a device is not part of this build.
+    #[error("device `{name}`: this build opens no device of kind `{kind}`")]
+    NoSuchDevice {
+        /// Its name.
+        name: String,
+        /// Its kind.
+        kind: &'static str,
+    },
+    /// A device cannot be opened.
+    #[error("device `{name}`: {source}")]
+    Device {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: DeviceError,
+    },
+    /// The memory cannot be had.
+    #[error(transparent)]
+    Memory(#[from] pmd_mem::RegionError),
+    /// The lcores cannot be started.
+    #[error(transparent)]
+    Spawn(#[from] pmd_lcore::SpawnError),
+}
+
+/// What the lcores of one device share, and which lcores those are: an lcore's place is its number at the device.
+struct OpenDevice {
+    device: Arc<dyn Device>,
+    lcores: Vec<usize>,
+}
+
+/// Runs a pipeline until its sources are drained and its edges settled, or it is told to end, or something fails.
+///
+/// # Errors
+/// [`RunError`], before anything has run.
+pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<Report, RunError> {
+    let RunOptions { duration, faults, capture, interrupt, watcher } = options;
+    let (flips, packets) = sort(plan, faults)?;
+    let (memory, regions) = memory::reserve(plan)?;
+    let capture = capture.or_else(|| plan.observe.capture.clone());
+    let devices = open(plan, registry, capture.as_deref(), &packets)?;
+    let clock = Clock::start();
+    let plan = Arc::new(plan.clone());
+    let live: Vec<Arc<Live>> = plan.nodes.iter().map(|_| Arc::default()).collect();
+    let (results, inbox) = mpsc::channel();
+    let starts = lcore::starts(&plan, &devices, memory, edges(&plan), &flips, &live, &results);
+    drop(results);
+    let began = Instant::now();
+    let running = pmd_lcore::spawn(starts, clock)?;
+    let mut watch = watch::Watch { plan: &plan, live: &live, duration, interrupt, watcher };
+    watch.until_the_end(&running, began);
+    let ended = running.join(DRAIN);
+    let elapsed = began.elapsed();
+    let mut results: Vec<NodeResult> = inbox.try_iter().collect();
+    results.sort_by_key(|result| result.index);
+    let mut finished = Vec::new();
+    for (open, device) in devices.iter().zip(&plan.devices) {
+        if let Err(error) = open.device.finish() {
+            finished.push(Failure::local(format!("device `{}`: {error}", device.name)));
+        }
+    }
+    let verdict = verdict(&results, &ended, finished);
+    let report = |index: usize| {
+        let node = &plan.nodes[index];
+        match results.iter().find(|result| result.index == index) {
+            Some(result) => NodeReport::of(node, result, elapsed),
+            None => NodeReport::unknown(node),
+        }
+    };
+    Ok(Report {
+        ok: verdict.is_ok(),
+        elapsed_s: elapsed.as_secs_f64(),
+        nodes: (0..plan.nodes.len()).map(report).collect(),
+        verdict,
+        lcores: ended.iter().map(|e| LcoreReport::new(&e.name, e.cpu, &e.stats)).collect(),
+        memory: regions,
+    })
+}
+
+/// Which faults concern nodes, and which the frames of devices.
+fn sort(plan: &Plan, faults: Vec<Fault>) -> Result<(Vec<Flip>, Vec<FaultText>), FaultError> {
+    let (mut flips, mut packets) = (Vec::new(), Vec::new());
+    for fault in faults {
+        fault.check(plan)?;
+        match fault {
+            Fault::Flip(flip) => flips.push(flip),
+            Fault::Packet(packet) => packets.push(packet),
+        }
+    }
+    Ok((flips, packets))
+}
+
+fn open(
+    plan: &Plan,
+    registry: &Registry,
+    capture: Option<&std::path::Path>,
+    faults: &[FaultText],
+) -> Result<Vec<OpenDevice>, RunError> {
+    let mut open = Vec::with_capacity(plan.devices.len());
+    for (index, device) in plan.devices.iter().enumerate() {
+        let on_it = plan.nodes.iter().filter(|node| node.device == Some(index));
+        let mut lcores: Vec<usize> = on_it.map(|node| node.lcore).collect();
+        lcores.sort_unstable();
+        lcores.dedup();
+        let (name, kind) = (device.name.clone(), device.kind);
+        let opener = registry.device_kind(kind);
+        let opener = opener.ok_or_else(|| RunError::NoSuchDevice { name: name.clone(), kind })?;
+        let faults = fault::at_device(faults, plan, index, &lcores);
+        let request = DeviceRequest {
+            name: &name,
+            settings: &device.settings,
+            lcores: u32::try_from(lcores.len()).unwrap_or(u32::MAX).max(1),
+            memlock: plan.memory.memlock,
+            capture,
+            faults: &faults,
+        };
+        let device = opener
+            .open(&request)
+            .map_err(|source| RunError::Device { name: name.clone(), source })?;
+        open.push(OpenDevice { device, lcores });
+    }
+    Ok(open)
+}
+
+/// A pair of channels for every queue pair between two nodes of this process.
+fn edges(plan: &Plan) -> Vec<Edges> {
+    let mut edges: Vec<Edges> = plan.nodes.iter().map(|_| Edges::default()).collect();
+    for (index, node) in plan.nodes.iter().enumerate() {
+        let Some(Peer::Node(peer)) = node.peer else { continue };
+        for _ in 0..node.queues.map_or(1, |queues| queues.qps) {
+            let (here, there) = channel_pair(&node.name, &plan.nodes[peer].name);
+            edges[index].to_peer.push(here);
+            edges[peer].from_clients.push(there);
+        }
+    }
+    edges
+}
+
+/// The verdict on the whole: of several failures, the first that its own node knows; then what became of lcores; then what
+/// nodes heard from their peers.
+fn verdict(results: &[NodeResult], ended: &[Ended], finished: Vec<Failure>) -> Verdict {
+    let first = |hearsay: bool| {
+        let failures = results.iter().filter_map(|result| result.failure.as_ref());
+        let failures = failures.filter(|(_, failure)| failure.hearsay == hearsay);
+        failures.min_by_key(|(at, _)| *at).map(|(_, failure)| failure.verdict.clone())
+    };
+    let failed = |outcome: &Result<(), LcoreError>| match outcome {
+        // The node has said why.
+        Ok(()) | Err(LcoreError::Loop { source: LoopError::Failed { .. }, .. }) => None,
+        Err(error) => Some(Verdict::new(Code::Unknown, Owner::Local, error.to_string())),
+    };
+    let verified = || results.iter().map(|result| result.counts.verified_bytes).max().unwrap_or(0);
+    first(false)
+        .or_else(|| ended.iter().find_map(|lcore| failed(&lcore.outcome)))
+        .or_else(|| first(true))
+        .or_else(|| finished.into_iter().next().map(|failure| failure.verdict))
+        .unwrap_or_else(|| Verdict::ok(format!("done; {} bytes verified", verified())))
+}
+
+/// What an lcore's start could not do, with the node that could not begin.
+#[derive(Debug, Error)]
+#[error("node `{node}` did not start: {failure}")]
+pub(crate) struct NodeNotStarted {
+    node: String,
+    failure: Failure,
+}

@@ -1,0 +1,194 @@
+//! What a run came to.
+
+use std::fmt;
+use std::time::Duration;
+
+use pmd_lcore::Stats;
+use pmd_observe::report::{
+    Align, Bytes, BytesPerSecond, Count, Nanos, PerSecond, Percent, Table, per_second,
+};
+use pmd_observe::{Latency, Verdict};
+use serde::Serialize;
+
+use super::memory::RegionReport;
+use crate::node::NodeResult;
+use crate::plan::NodePlan;
+
+/// What a run came to. As JSON, the keys `ok, elapsed_s, nodes, verdict` and those of their objects are a contract;
+/// `lcores` and `memory` come on top.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Whether everything asked for was done and verified.
+    pub ok: bool,
+    /// From the start of the lcores to their end.
+    pub elapsed_s: f64,
+    /// The nodes, in the order of the config.
+    pub nodes: Vec<NodeReport>,
+    /// What went wrong, if something did.
+    pub verdict: Verdict,
+    /// The lcores, in the order of the config.
+    pub lcores: Vec<LcoreReport>,
+    /// The regions.
+    pub memory: Vec<RegionReport>,
+}
+
+/// What a node did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NodeReport {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// Messages, or blocks, that it dealt with.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes that it compared with what they should be, and that equal it.
+    pub verified_bytes: u64,
+    /// `bytes` per second between its first message and its last.
+    pub bytes_per_s: f64,
+    /// `messages` per second in the same time.
+    pub messages_per_s: f64,
+    /// What went wrong and was survived, and what was not.
+    pub errors: u64,
+    /// How long its messages took, in nanoseconds; all zero for a node that does not measure.
+    pub latency_ns: Latency,
+    /// How its bytes reached the peer: `local`, `packet`, or as the device calls it; null without an edge.
+    pub path: Option<String>,
+}
+
+/// What an lcore did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LcoreReport {
+    /// Its name.
+    pub name: String,
+    /// The CPU it was pinned to.
+    pub cpu: usize,
+    /// Share of its time in loops that found work, from 0 to 1.
+    pub busy: f64,
+    /// Loops.
+    pub polls: u64,
+    /// Naps taken.
+    pub naps: u64,
+}
+
+impl NodeReport {
+    /// A node of which nothing is known: its lcore did not get so far.
+    pub(super) fn unknown(plan: &NodePlan) -> Self {
+        Self {
+            name: plan.name.clone(),
+            kind: plan.kind.to_owned(),
+            messages: 0,
+            bytes: 0,
+            verified_bytes: 0,
+            bytes_per_s: 0.0,
+            messages_per_s: 0.0,
+            errors: 0,
+            latency_ns: Latency::default(),
+            path: None,
+        }
+    }
+
+    /// `elapsed` is that of the run, for a node that did all in one moment.
+    pub(super) fn of(plan: &NodePlan, result: &NodeResult, elapsed: Duration) -> Self {
+        let active = Duration::from_nanos(result.active_ns);
+        let active = if active.is_zero() { elapsed } else { active };
+        let counts = result.counts;
+        Self {
+            messages: counts.messages,
+            bytes: counts.bytes,
+            verified_bytes: counts.verified_bytes,
+            bytes_per_s: per_second(counts.bytes, active),
+            messages_per_s: per_second(counts.messages, active),
+            errors: counts.errors,
+            latency_ns: result.latency,
+            path: result.path.map(str::to_owned),
+            ..Self::unknown(plan)
+        }
+    }
+}
+
+impl LcoreReport {
+    pub(super) fn new(name: &str, cpu: usize, stats: &Stats) -> Self {
+        let Stats { polls, naps, .. } = *stats;
+        Self { name: name.to_owned(), cpu, busy: stats.busy_share(), polls, naps }
+    }
+}
+
+impl fmt::Display for Report {
+    /// For a terminal: a table of nodes, one of lcores, the memory, and the verdict.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.node_table())?;
+        writeln!(f, "{}", self.lcore_table())?;
+        for region in &self.memory {
+            let RegionReport { lcore, bytes, pages, remote_write, .. } = region;
+            let rights = if *remote_write { ", written by peers" } else { "" };
+            writeln!(f, "memory of {lcore}: {} in {pages}{rights}", Bytes(*bytes))?;
+        }
+        writeln!(f, "elapsed: {:.3} s\n{}", self.elapsed_s, self.verdict)
+    }
+}
+
+impl Report {
+    fn node_table(&self) -> Table {
+        use Align::{Left, Right};
+        let mut table = Table::new(&[
+            ("node", Left),
+            ("kind", Left),
+            ("path", Left),
+            ("verified", Right),
+            ("bytes", Right),
+            ("rate", Right),
+            ("IOPS", Right),
+            ("p50", Right),
+            ("p99", Right),
+            ("p99.9", Right),
+            ("errors", Right),
+        ]);
+        for node in &self.nodes {
+            // The exact number: it is what was proven.
+            let verified = match node.verified_bytes {
+                0 => "-".to_owned(),
+                bytes => format!("{bytes} B"),
+            };
+            let latency = |ns: u64| {
+                if node.latency_ns.max == 0 { "-".to_owned() } else { Nanos(ns).to_string() }
+            };
+            table.row([
+                node.name.clone(),
+                node.kind.clone(),
+                node.path.clone().unwrap_or_else(|| "-".to_owned()),
+                verified,
+                Bytes(node.bytes).to_string(),
+                BytesPerSecond(node.bytes_per_s).to_string(),
+                PerSecond(node.messages_per_s).to_string(),
+                latency(node.latency_ns.p50),
+                latency(node.latency_ns.p99),
+                latency(node.latency_ns.p999),
+                Count(node.errors).to_string(),
+            ]);
+        }
+        table
+    }
+
+    fn lcore_table(&self) -> Table {
+        use Align::{Left, Right};
+        let mut table = Table::new(&[
+            ("lcore", Left),
+            ("cpu", Right),
+            ("busy", Right),
+            ("polls", Right),
+            ("naps", Right),
+        ]);
+        for lcore in &self.lcores {
+            table.row([
+                lcore.name.clone(),
+                lcore.cpu.to_string(),
+                Percent(lcore.busy).to_string(),
+                Count(lcore.polls).to_string(),
+                Count(lcore.naps).to_string(),
+            ]);
+        }
+        table
+    }
+}

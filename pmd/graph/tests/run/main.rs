@@ -1,0 +1,7 @@
+//! Whole pipelines over a test double of a device: no wire, no keys, coarse statuses, and the odd refusal.
+
+mod broken;
+mod double;
+mod edges;
+mod stages;
+mod verified;
