@@ -1,38 +1,35 @@
 //! Kernel-bypass poll-mode RDMA pipelines.
 //!
-//! Results go to stdout, everything else to stderr. The exit code says how it ended: see [`cli::Exit`].
+//! Results go to stdout, everything else to stderr. The exit code says how it ended: see [`Exit`].
 #![forbid(unsafe_code)]
 
 mod cli;
 mod commands;
 mod conformance;
-mod pipeline;
 
-use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use pmd_graph::app::{App, Exit};
+use pmd_graph::registry::Registry;
 
-use cli::{Cli, Command, Exit};
+use cli::{Cli, Command};
 
-/// Which log lines are wanted, as `tracing` filters are written: `SPINWIRE_LOG=debug`.
-const LOG: &str = "SPINWIRE_LOG";
+/// What `spinwire run` runs when it is given no config.
+const QUICKSTART: (&str, &str) =
+    ("built-in quickstart.toml", include_str!("../../../configs/quickstart.toml"));
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_env_filter(filter)
-        .with_ansi(pipeline::colour())
-        .with_target(false)
-        .without_time()
-        .init();
+    pmd_graph::app::log_to_stderr();
+    let registry = Registry::builtin();
     let ended = match &cli.command {
-        Command::Run(args) => commands::run::run(args),
-        Command::Check(args) => commands::check::run(args),
-        Command::Plan(args) => commands::plan::run(args),
+        Command::Run(args) => {
+            let app = App { registry: &registry, default: Some(QUICKSTART), command: &["run"] };
+            Ok(app.run(args))
+        }
+        Command::Check(args) => commands::check::run(&registry, args),
+        Command::Plan(args) => commands::plan::run(&registry, args),
         Command::Devices(args) => commands::devices::run(args),
         Command::Conformance(args) => commands::conformance::run(args),
     };
@@ -40,5 +37,5 @@ fn main() -> ExitCode {
         eprintln!("error: {error:#}");
         Exit::Failed
     });
-    ExitCode::from(exit as u8)
+    exit.into()
 }

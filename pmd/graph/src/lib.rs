@@ -7,6 +7,7 @@
 //! and the signals of the process are looked at.
 #![forbid(unsafe_code)]
 
+pub mod app;
 pub mod block;
 pub mod config;
 pub mod device;
@@ -25,3 +26,4 @@ pub mod stream;
 #[cfg(test)]
 mod testing;
 
+pub use app::main;

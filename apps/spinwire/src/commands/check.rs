@@ -1,14 +1,16 @@
 //! `spinwire check`: whether a config would be taken.
 
-use crate::cli::{CheckArgs, Exit};
-use crate::pipeline;
+use pmd_graph::app::{self, Exit};
+use pmd_graph::registry::Registry;
+
+use crate::cli::CheckArgs;
 
 /// Prints `ok` and what the pipeline is, or refuses it.
 ///
 /// # Errors
 /// When stdout cannot be written.
-pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
-    let Some(pipeline) = pipeline::open(Some(&args.config), &args.sets.sets)? else {
+pub(crate) fn run(registry: &Registry, args: &CheckArgs) -> anyhow::Result<Exit> {
+    let Some(pipeline) = app::open(registry, Some(&args.config), None, &args.sets.sets)? else {
         return Ok(Exit::Usage);
     };
     let plan = &pipeline.plan;
@@ -18,6 +20,6 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
         1 => "1 lcore".to_owned(),
         lcores => format!("{lcores} lcores"),
     };
-    pipeline::print(&format!("ok: {} on {lcores}\n", kinds.join(", ")))?;
+    app::print(&format!("ok: {} on {lcores}\n", kinds.join(", ")))?;
     Ok(Exit::Done)
 }

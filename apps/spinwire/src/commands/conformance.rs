@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
+use pmd_graph::app::{self, Exit};
 use pmd_verbs::{Device, DeviceConfig};
 
-use crate::cli::{ConformanceArgs, Exit};
+use crate::cli::ConformanceArgs;
 use crate::conformance::states;
-use crate::pipeline;
 
 /// Checks a device, and prints what deviates. The parts that there are: states.
 ///
@@ -30,9 +30,9 @@ pub(crate) fn run(args: &ConformanceArgs) -> anyhow::Result<Exit> {
     progress.finish_and_clear();
     let name = format!("soft:{}", device.gid().ip());
     if args.json {
-        pipeline::print(&format!("{}\n", report.to_json(&name)))?;
+        app::print(&format!("{}\n", report.to_json(&name)))?;
     } else {
-        pipeline::print(&report.to_text(&name))?;
+        app::print(&report.to_text(&name))?;
     }
     Ok(if report.ok() { Exit::Done } else { Exit::Failed })
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
+use pmd_graph::app::{self, Exit};
 use pmd_verbs::{SoftAddress, SoftAddresses, soft_addresses};
 use serde_json::{Value, json};
 
-use crate::cli::{DevicesArgs, Exit};
-use crate::pipeline;
+use crate::cli::DevicesArgs;
 
 /// Kinds of device that pipelines can name and this build cannot open.
 const ABSENT: [&str; 2] = ["verbs", "doca"];
@@ -18,9 +18,9 @@ const ABSENT: [&str; 2] = ["verbs", "doca"];
 pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<Exit> {
     let soft = soft_addresses()?;
     if args.json {
-        pipeline::print(&format!("{}\n", to_json(&soft)))?;
+        app::print(&format!("{}\n", to_json(&soft)))?;
     } else {
-        pipeline::print(&to_text(&soft))?;
+        app::print(&to_text(&soft))?;
     }
     Ok(Exit::Done)
 }

@@ -4,4 +4,3 @@ pub(crate) mod check;
 pub(crate) mod conformance;
 pub(crate) mod devices;
 pub(crate) mod plan;
-pub(crate) mod run;

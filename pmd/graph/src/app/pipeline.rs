@@ -4,46 +4,42 @@ use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use pmd_graph::config::Config;
-use pmd_graph::diagnostic::Report;
-use pmd_graph::plan::Plan;
-use pmd_graph::plan::machine::Machine;
-use pmd_graph::registry::Registry;
 use pmd_lcore::topology::TopologyError;
 
-/// What `spinwire run` runs when it is given no config.
-const QUICKSTART: &str = include_str!("../../../configs/quickstart.toml");
+use crate::config::Config;
+use crate::diagnostic::Report;
+use crate::plan::Plan;
+use crate::plan::machine::Machine;
+use crate::registry::Registry;
 
 /// A pipeline that passed every check.
 #[derive(Debug)]
-pub(crate) struct Pipeline {
+pub struct Pipeline {
     /// The config against this machine.
-    pub(crate) plan: Plan,
+    pub plan: Plan,
     /// This machine.
-    pub(crate) machine: Machine,
+    pub machine: Machine,
 }
 
-/// Reads the config at `path`, or the built-in quickstart, and plans it for this machine. `None` if it was refused: the
-/// reasons are on stderr, and the command ends as [`crate::cli::Exit::Usage`].
+/// Reads the config at `path`, or takes `default`, its name and text, and plans it for this machine. `None` if it was
+/// refused: the reasons are on stderr, and the command ends as [`Exit::Usage`](super::Exit::Usage).
 ///
 /// # Errors
 /// When the kernel does not tell which CPUs there are.
-pub(crate) fn open(
+pub fn open(
+    registry: &Registry,
     path: Option<&Path>,
+    default: Option<(&str, &str)>,
     sets: &[String],
 ) -> Result<Option<Pipeline>, TopologyError> {
-    let registry = Registry::builtin();
     let environment =
         |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let config = match path {
-        Some(path) => Config::read(path, sets, &environment, &registry),
-        None => Config::parse(
-            "built-in quickstart.toml",
-            QUICKSTART.as_bytes(),
-            sets,
-            &environment,
-            &registry,
-        ),
+    let config = match (path, default) {
+        (Some(path), _) => Config::read(path, sets, &environment, registry),
+        (None, Some((name, text))) => {
+            Config::parse(name, text.as_bytes(), sets, &environment, registry)
+        }
+        (None, None) => return Ok(None),
     };
     let config = match config {
         Ok(config) => config,
@@ -77,7 +73,7 @@ fn complain(report: &Report) {
 }
 
 /// Whether stderr shows colours: a terminal whose user did not ask for none (<https://no-color.org>).
-pub(crate) fn colour() -> bool {
+pub fn colour() -> bool {
     io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
@@ -85,7 +81,7 @@ pub(crate) fn colour() -> bool {
 ///
 /// # Errors
 /// When stdout does not take it.
-pub(crate) fn print(text: &str) -> io::Result<()> {
+pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()

@@ -1,0 +1,134 @@
+//! What the tests share: the binary, inputs, ports, and reading reports.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Far longer than anything here takes: only a hang meets it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn config(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs").join(name);
+    path.display().to_string()
+}
+
+/// The binary, with a state directory of the tests.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spinwire"));
+    command.args(arguments);
+    command.env("XDG_STATE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("state"));
+    command
+}
+
+/// Runs the binary to its end.
+pub(crate) fn spinwire(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("the binary runs")
+}
+
+/// A process that is killed if the test ends first.
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        Self(Some(child.expect("the binary runs")))
+    }
+
+    pub(crate) fn id(&mut self) -> u32 {
+        self.child().id()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child().kill().expect("it still runs");
+    }
+
+    pub(crate) fn signal(&mut self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> Output {
+        let deadline = Instant::now() + PATIENCE;
+        while self.child().try_wait().expect("it is our child").is_none() {
+            assert!(Instant::now() < deadline, "the process does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let child = self.0.take().expect("it has not been waited for");
+        child.wait_with_output().expect("it is our child")
+    }
+
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().expect("it has not been waited for")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// A file of so many bytes, no two stretches alike; removed when dropped.
+pub(crate) struct Input {
+    pub(crate) path: PathBuf,
+    pub(crate) len: u64,
+}
+
+impl Input {
+    pub(crate) fn new(name: &str, len: u64) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("input-{name}-{len}"));
+        let mut file = std::io::BufWriter::new(
+            fs::File::create(&path).expect("the target folder takes files"),
+        );
+        let mut state = 88_172_645_463_325_252_u64;
+        for _ in 0..len {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            file.write_all(&[state.to_le_bytes()[3]]).expect("the disk has room");
+        }
+        file.flush().expect("the disk has room");
+        Self { path, len }
+    }
+
+    /// The `--set` that makes it the source's file.
+    pub(crate) fn set(&self) -> String {
+        format!("node.source.path={}", self.path.display())
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        fs::remove_file(&self.path).expect("the file is ours");
+    }
+}
+
+/// An address where nobody listens.
+pub(crate) fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    listener.local_addr().expect("it listens").to_string()
+}
+
+/// The JSON on stdout.
+pub(crate) fn report(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}{}", stderr(output)))
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub(crate) fn node<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let nodes = report["nodes"].as_array().expect("a report has nodes");
+    nodes.iter().find(|node| node["name"] == name).expect("there is such a node")
+}

@@ -1,0 +1,6 @@
+//! `spinwire run` from outside: one process and two, faults, signals and kills.
+
+mod bench;
+mod killed;
+mod one;
+mod two;

@@ -1,0 +1,212 @@
+//! One process.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::bench::{Input, Running, config, node, report, spinwire, stderr};
+
+fn keys(value: &Value) -> BTreeSet<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+#[test]
+fn files_of_every_size() {
+    for len in [0, 1, 4095, 65_536, 1_048_589] {
+        let input = Input::new("one", len);
+        let output =
+            spinwire(&["run", &config("quickstart.toml"), "--set", &input.set(), "--json"]);
+        let report = report(&output);
+        assert_eq!(output.status.code(), Some(0), "{len}: {report}");
+        assert_eq!(report["ok"], true);
+        assert_eq!(node(&report, "client")["verified_bytes"], len);
+    }
+}
+
+/// The keys are a contract: they may grow, and stay.
+#[test]
+fn the_report_has_the_keys_of_the_contract() {
+    let input = Input::new("keys", 10_000);
+    let output = spinwire(&["run", &config("quickstart.toml"), "--set", &input.set(), "--json"]);
+    let report = report(&output);
+    let expected = ["ok", "elapsed_s", "nodes", "verdict", "lcores", "memory"];
+    assert_eq!(keys(&report), expected.into());
+    let expected = [
+        "name",
+        "kind",
+        "messages",
+        "bytes",
+        "verified_bytes",
+        "bytes_per_s",
+        "messages_per_s",
+        "errors",
+        "latency_ns",
+        "path",
+    ];
+    let client = node(&report, "client");
+    assert_eq!(keys(client), expected.into());
+    assert_eq!(keys(&client["latency_ns"]), ["min", "p50", "p99", "p999", "max"].into());
+    assert!(client["latency_ns"]["p50"].as_u64().unwrap() > 0);
+    let expected = ["code", "owner", "summary", "evidence", "knob"];
+    assert_eq!(keys(&report["verdict"]), expected.into());
+    assert_eq!(report["verdict"]["code"], "ok");
+    assert_eq!(report["lcores"].as_array().unwrap().len(), 2);
+    assert!(report["memory"][0]["pages"].as_str().unwrap().contains("pages"), "{report}");
+}
+
+/// Without arguments: the built-in quickstart sends this very binary, and the table says how much of it was verified.
+#[test]
+fn without_arguments_the_executable_is_sent() {
+    let output = spinwire(&["run"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
+    let len = fs::metadata(env!("CARGO_BIN_EXE_spinwire")).unwrap().len();
+    assert!(text.contains(&format!("{len} B")), "{text}");
+    for word in ["busy", "p99.9", "memory of lc0", "verdict: ok"] {
+        assert!(text.contains(word), "no {word}: {text}");
+    }
+}
+
+#[test]
+fn a_flipped_byte_is_named_and_fails_the_run() {
+    let input = Input::new("flip", 100_000);
+    for offset in ["0", "12345", "99999"] {
+        let fault = format!("flip target {offset}");
+        let set = input.set();
+        let args = ["run", &config("quickstart.toml"), "--set", &set, "--fault", &fault];
+        let output = spinwire(&args);
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("verdict: data-mismatch"), "{text}");
+        assert!(text.contains(&format!("byte {offset} differs")), "{text}");
+    }
+}
+
+#[test]
+fn spoiled_frames_are_dropped_and_sent_again() {
+    let input = Input::new("spoiled", 300_000);
+    let (config, set) = (config("quickstart.toml"), input.set());
+    let udp = "device.soft0.wire=udp";
+    for fault in ["corrupt all every 50", "drop all every 70", "dup all every 30"] {
+        let args = ["run", &config, "--set", &set, "--set", udp, "--fault", fault, "--json"];
+        let output = spinwire(&args);
+        let report = report(&output);
+        assert_eq!(output.status.code(), Some(0), "{fault}: {report}");
+        assert_eq!(node(&report, "client")["verified_bytes"], input.len);
+        assert_eq!(node(&report, "client")["path"], "packet");
+    }
+}
+
+#[test]
+fn faults_that_make_no_sense_are_bad_usage() {
+    for (fault, complaint) in [
+        ("explode", "`explode` is no fault"),
+        ("flip target", "write `flip NODE OFFSET`"),
+        ("flip taget 1", "did you mean `target`?"),
+        ("flip source 1", "`source` stores nothing that could be flipped"),
+        ("drop all to taget", "did you mean `target`?"),
+    ] {
+        let output = spinwire(&["run", &config("quickstart.toml"), "--fault", fault]);
+        assert_eq!(output.status.code(), Some(2), "{fault}");
+        assert!(stderr(&output).contains(complaint), "{fault}: {}", stderr(&output));
+        assert_eq!(output.stdout, b"");
+    }
+}
+
+#[test]
+fn an_unreadable_file_is_named() {
+    let path = "node.source.path=/nonexistent/file";
+    let output = spinwire(&["run", &config("quickstart.toml"), "--set", path]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("cannot read `/nonexistent/file`: No such file"), "{text}");
+}
+
+#[test]
+fn a_file_larger_than_the_memory_of_the_target() {
+    let input = Input::new("large", 3_000_000);
+    let (config, set) = (config("quickstart.toml"), input.set());
+    let output = spinwire(&["run", &config, "--set", &set, "--set", "memory.size=8MiB", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report = report(&output);
+    assert_eq!(report["verdict"]["owner"], "config");
+    let summary = report["verdict"]["summary"].as_str().unwrap();
+    assert!(summary.contains("raise memory.size"), "{summary}");
+}
+
+#[test]
+fn impossible_memory_does_not_fit_this_machine() {
+    let output =
+        spinwire(&["run", "--set", "memory.size=900GiB", "--set", "memory.hugepages=require"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(stderr(&output).contains("hugepages"), "{}", stderr(&output));
+}
+
+/// `--duration` and Ctrl-C drain, and still report.
+#[test]
+fn a_run_that_is_told_to_end_reports() {
+    let input = Input::new("told", 1_000_000);
+    let (config, set) = (config("quickstart.toml"), input.set());
+    let for_ever =
+        ["run", &config, "--set", &set, "--set", "node.source.repeat=4000000000", "--json"];
+    let limited = [&for_ever[..], &["--duration", "200ms"]].concat();
+    let output = spinwire(&limited);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let ended = report(&output);
+    assert!(node(&ended, "client")["verified_bytes"].as_u64().unwrap() > 0);
+
+    let mut running = Running::start(&for_ever);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    running.signal("-INT");
+    let output = running.end();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let ended = report(&output);
+    assert_eq!(node(&ended, "client")["verified_bytes"], node(&ended, "client")["bytes"]);
+}
+
+#[test]
+fn the_run_directory_keeps_report_and_plan() {
+    let input = Input::new("kept", 1000);
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-dir");
+    let (config, set, dir_text) =
+        (config("quickstart.toml"), input.set(), dir.display().to_string());
+    let output = spinwire(&["run", &config, "--set", &set, "--run-dir", &dir_text]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let read = |name: &str| -> Value {
+        serde_json::from_str(&fs::read_to_string(dir.join(name)).unwrap()).unwrap()
+    };
+    assert_eq!(node(&read("report.json"), "client")["verified_bytes"], 1000);
+    assert_eq!(read("plan.json")["nodes"][0]["name"], "target");
+    fs::remove_dir_all(&dir).unwrap();
+
+    let output = spinwire(&["run", &config, "--set", &set, "--run-dir", "/proc/none"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/proc/none"), "{}", stderr(&output));
+}
+
+/// The usual run directory is a convenience: without it the run goes on, with a warning.
+#[test]
+fn no_home_is_only_a_warning() {
+    let input = Input::new("homeless", 1000);
+    let mut command =
+        crate::bench::command(&["run", &config("quickstart.toml"), "--set", &input.set()]);
+    let output = command.env("XDG_STATE_HOME", "/proc/none").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no run directory /proc/none"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_capture_that_cannot_be_written_fails_the_run() {
+    let input = Input::new("full", 300_000);
+    let (config, set) = (config("quickstart.toml"), input.set());
+    let udp = "device.soft0.wire=udp";
+    for (capture, codes) in [("/dev/full", [1, 3]), ("/nonexistent/x.pcapng", [1, 3])] {
+        let args = ["run", &config, "--set", &set, "--set", udp, "--capture", capture];
+        let output = spinwire(&args);
+        assert!(codes.contains(&output.status.code().unwrap()), "{capture}: {output:?}");
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+        assert!(text.contains("capture"), "{capture}: {text}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Two processes on one host, over shared memory and over packets.
+
+use serde_json::Value;
+
+use crate::bench::{Input, Running, config, free_address, node, report, spinwire, stderr};
+
+const WIRES: [&str; 2] = ["device.soft0.wire=auto", "device.soft0.wire=udp"];
+
+#[test]
+fn server_and_client() {
+    let input = Input::new("two", 1_000_001);
+    for wire in WIRES {
+        let address = free_address();
+        let listen = format!("node.target.listen={address}");
+        let peer = format!("node.client.peer={address}");
+        let server = config("quickstart-server.toml");
+        let server = Running::start(&["run", &server, "--set", wire, "--set", &listen, "--json"]);
+        let client = config("quickstart-client.toml");
+        let args = ["run", &client, "--set", wire, "--set", &peer, "--set", &input.set(), "--json"];
+        let output = spinwire(&args);
+        let sent = report(&output);
+        assert_eq!(output.status.code(), Some(0), "{wire}: {sent}");
+        assert_eq!(node(&sent, "client")["verified_bytes"], input.len);
+        let output = server.end();
+        let served = report(&output);
+        assert_eq!(output.status.code(), Some(0), "{wire}: {served}");
+        assert_eq!(node(&served, "target")["bytes"], input.len);
+    }
+}
+
+/// Several configs are a process each, and one report; settings go where their names are.
+#[test]
+fn several_configs_are_a_process_each() {
+    let input = Input::new("several", 100_000);
+    let address = free_address();
+    let (server, client) = (config("quickstart-server.toml"), config("quickstart-client.toml"));
+    let (listen, peer) =
+        (format!("node.target.listen={address}"), format!("node.client.peer={address}"));
+    let args = ["run", &server, &client, "--set", &listen, "--set", &peer, "--set", &input.set()];
+    let output = spinwire(&[&args[..], &["--json"]].concat());
+    let both = report(&output);
+    assert_eq!(output.status.code(), Some(0), "{both}");
+    assert_eq!(both["ok"], true);
+    let [served, sent] = both["runs"].as_array().unwrap().as_slice() else { panic!("{both}") };
+    assert_eq!(
+        (&served["config"], &sent["config"]),
+        (&Value::from(server.clone()), &Value::from(client.clone()))
+    );
+    assert_eq!(node(served, "target")["bytes"], input.len);
+    assert_eq!(node(sent, "client")["verified_bytes"], input.len);
+
+    let faulty = [&args[..], &["--fault", "flip target 777", "--json"]].concat();
+    let output = spinwire(&faulty);
+    let both = report(&output);
+    assert_eq!((output.status.code(), &both["ok"]), (Some(1), &Value::from(false)));
+    let verdict = &both["runs"][1]["verdict"];
+    assert_eq!(verdict["code"], "data-mismatch");
+    assert!(verdict["summary"].as_str().unwrap().contains("byte 777 differs"), "{verdict}");
+}
+
+#[test]
+fn nobody_listening_is_an_error_in_time() {
+    let address = free_address();
+    let peer = format!("node.client.peer={address}");
+    let client = config("quickstart-client.toml");
+    let timeout = "node.client.connect_timeout=300ms";
+    let output = spinwire(&["run", &client, "--set", &peer, "--set", timeout, "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let verdict = &report(&output)["verdict"];
+    assert_eq!(verdict["code"], "peer-not-ready");
+    let summary = verdict["summary"].as_str().unwrap();
+    assert!(summary.contains(&address) && summary.contains("refused"), "{summary}");
+    assert_eq!(verdict["knob"], "node.client.peer");
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let listen = format!("node.target.listen={address}");
+    let server = config("quickstart-server.toml");
+    let output = spinwire(&["run", &server, "--set", &listen]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains(&format!("cannot listen at {address}")), "{text}{}", stderr(&output));
+}
+
+/// A listener that is no pipeline, and a caller that is none.
+#[test]
+fn strangers_are_told_apart() {
+    use std::io::Write;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = format!("node.client.peer={}", listener.local_addr().unwrap());
+    let client = config("quickstart-client.toml");
+    let stranger = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"220 mail.example ESMTP\r\n").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    });
+    let output = spinwire(&["run", &client, "--set", &peer]);
+    stranger.join().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+
+    let input = Input::new("strangers", 5000);
+    let address = free_address();
+    let listen = format!("node.target.listen={address}");
+    let server = config("quickstart-server.toml");
+    let server = Running::start(&["run", &server, "--set", &listen, "--json"]);
+    let peer = format!("node.client.peer={address}");
+    let mut stranger = loop {
+        if let Ok(stream) = std::net::TcpStream::connect(&address) {
+            break stream;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    };
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let output = spinwire(&["run", &client, "--set", &peer, "--set", &input.set(), "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let output = server.end();
+    assert_eq!(output.status.code(), Some(0), "a stranger is no client: {}", stderr(&output));
+}

@@ -1,0 +1,262 @@
+//! Several pipelines, a process each.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::{App, Exit, RunArgs, pipeline, signals, single};
+use crate::limits::{DRAIN, PART_GRACE, WATCH};
+
+/// One process of the run.
+struct Part {
+    config: PathBuf,
+    child: Child,
+    stdout: JoinHandle<std::io::Result<String>>,
+    /// How it ended, once it has.
+    exit: Option<Option<i32>>,
+}
+
+/// Checks every config, then starts a process for each, waits for all, and prints what they print.
+pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> anyhow::Result<Exit> {
+    let interrupt = signals::interrupt()?;
+    let tables: Vec<Option<toml::Table>> = configs.iter().map(|path| read(path)).collect();
+    let mut commands = Vec::with_capacity(configs.len());
+    for (index, (config, table)) in configs.iter().zip(&tables).enumerate() {
+        let sets = addressed(&args.sets.sets, set_target, table.as_ref(), &tables);
+        let pipeline = pipeline::open(app.registry, Some(config), None, &sets)?;
+        let Some(pipeline) = pipeline else { return Ok(Exit::Usage) };
+        let fit = pipeline.plan.fit(&pipeline.machine);
+        if !fit.fits() {
+            eprint!("{}", pipeline.plan.to_text(&fit));
+            return Ok(Exit::Unfit);
+        }
+        let faults = addressed(&args.faults, fault_target, table.as_ref(), &tables);
+        commands.push(arguments(app, args, index, config, &sets, &faults));
+    }
+    let program = env::current_exe().context("cannot find the running executable")?;
+    let mut parts = Vec::with_capacity(configs.len());
+    for (config, arguments) in configs.iter().zip(commands) {
+        parts.push(start(&program, config, &arguments)?);
+    }
+    wait(&mut parts, &interrupt)?;
+    report(parts, args.json)
+}
+
+/// The arguments of one process.
+fn arguments(
+    app: &App<'_>,
+    args: &RunArgs,
+    index: usize,
+    config: &Path,
+    sets: &[String],
+    faults: &[String],
+) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = app.command.iter().map(Into::into).collect();
+    arguments.push(config.into());
+    arguments.push("--part".into());
+    if args.json {
+        arguments.push("--json".into());
+    }
+    if let Some(duration) = args.duration {
+        arguments.extend(["--duration".into(), format!("{}ns", duration.as_nanos()).into()]);
+    }
+    for set in sets {
+        arguments.extend(["--set".into(), set.into()]);
+    }
+    for fault in faults {
+        arguments.extend(["--fault".into(), fault.into()]);
+    }
+    if let Some(capture) = &args.capture {
+        arguments.extend(["--capture".into(), of_part(capture, index).into()]);
+    }
+    if let Some(run_dir) = &args.run_dir {
+        arguments.extend(["--run-dir".into(), run_dir.join(index.to_string()).into()]);
+    }
+    arguments
+}
+
+/// The file of one process, where all were given the same one: `x.pcapng` of the second is `x-1.pcapng`.
+fn of_part(path: &Path, index: usize) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("-{index}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
+fn start(program: &Path, config: &Path, arguments: &[OsString]) -> anyhow::Result<Part> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start a process for {}", config.display()))?;
+    let mut out = child.stdout.take().context("a process without output")?;
+    // A process whose output nobody reads would wait for ever.
+    let stdout = thread::spawn(move || {
+        let mut text = String::new();
+        out.read_to_string(&mut text).map(|_| text)
+    });
+    Ok(Part { config: config.to_owned(), child, stdout, exit: None })
+}
+
+/// Waits until all have ended. Once one has failed, or the run is to end, the others have a while to notice, then they
+/// are told.
+fn wait(parts: &mut [Part], interrupt: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    let mut since: Option<Instant> = None;
+    let mut told = 0;
+    while parts.iter().any(|part| part.exit.is_none()) {
+        for part in parts.iter_mut().filter(|part| part.exit.is_none()) {
+            if let Some(status) = part.child.try_wait()? {
+                part.exit = Some(status.code());
+            }
+        }
+        let failed = parts.iter().any(|part| part.exit.is_some_and(|exit| exit != Some(0)));
+        let interrupted = interrupt.load(Ordering::Relaxed);
+        if failed || interrupted {
+            let since = since.get_or_insert_with(Instant::now).elapsed();
+            let patience = if interrupted { Duration::ZERO } else { DRAIN };
+            let signals = [(patience, Signal::TERM), (patience + PART_GRACE, Signal::KILL)];
+            if let Some((_, signal)) = signals.get(told).filter(|(due, _)| since >= *due) {
+                told += 1;
+                tell(parts, *signal);
+            }
+        }
+        thread::sleep(WATCH);
+    }
+    Ok(())
+}
+
+fn tell(parts: &[Part], signal: Signal) {
+    for part in parts.iter().filter(|part| part.exit.is_none()) {
+        let pid = i32::try_from(part.child.id()).ok().and_then(Pid::from_raw);
+        // One that has just ended needs no signal.
+        pid.map(|pid| kill_process(pid, signal).ok());
+    }
+}
+
+fn report(parts: Vec<Part>, as_json: bool) -> anyhow::Result<Exit> {
+    let mut runs = Vec::with_capacity(parts.len());
+    let mut exits = Vec::with_capacity(parts.len());
+    for part in parts {
+        let exit = part.exit.flatten();
+        exits.push(exit);
+        let text =
+            part.stdout.join().map_err(|_| anyhow::anyhow!("reading an output panicked"))??;
+        if !as_json {
+            pipeline::print(&format!("{}:\n{text}\n", part.config.display()))?;
+            continue;
+        }
+        runs.push(match serde_json::from_str::<Value>(&text) {
+            Ok(Value::Object(mut run)) => {
+                run.insert("config".to_owned(), json!(part.config.display().to_string()));
+                Value::Object(run)
+            }
+            _ => single::failed(&part.config, exit),
+        });
+    }
+    if as_json {
+        let ok = exits.iter().all(|exit| *exit == Some(0));
+        pipeline::print(&format!("{}\n", json!({ "ok": ok, "runs": runs })))?;
+    }
+    let worst = [Exit::Usage, Exit::Unfit, Exit::Failed].into_iter();
+    let mut worst = worst.filter(|exit| exits.contains(&Some(i32::from(*exit as u8))));
+    let all_done = exits.iter().all(|exit| *exit == Some(0));
+    Ok(if all_done { Exit::Done } else { worst.next().unwrap_or(Exit::Failed) })
+}
+
+fn read(path: &Path) -> Option<toml::Table> {
+    // What cannot be read or parsed is complained about where it is opened.
+    std::fs::read_to_string(path).ok()?.parse().ok()
+}
+
+/// Of `texts`, those that concern the config of `table`: they name something of it, or nothing, or something that no
+/// config has, which each of them then complains about.
+fn addressed(
+    texts: &[String],
+    target: fn(&str) -> Option<(&'static str, String)>,
+    table: Option<&toml::Table>,
+    all: &[Option<toml::Table>],
+) -> Vec<String> {
+    let has = |table: Option<&toml::Table>, (what, name): &(&str, String)| {
+        table.is_some_and(|table| declares(table, what, name))
+    };
+    let concerns = |text: &&String| {
+        target(text).is_none_or(|target| {
+            has(table, &target) || !all.iter().any(|other| has(other.as_ref(), &target))
+        })
+    };
+    texts.iter().filter(concerns).cloned().collect()
+}
+
+/// Whether a config declares a node, lcore or device of this name.
+fn declares(table: &toml::Table, what: &str, name: &str) -> bool {
+    match table.get(what) {
+        Some(toml::Value::Table(named)) => named.contains_key(name),
+        Some(toml::Value::Array(list)) => {
+            list.iter().any(|entry| entry.get("name").and_then(toml::Value::as_str) == Some(name))
+        }
+        _ => false,
+    }
+}
+
+/// What a `--set` names: `node.NAME.key=V`.
+fn set_target(text: &str) -> Option<(&'static str, String)> {
+    let (path, _) = text.split_once('=')?;
+    let mut words = path.split('.');
+    let what = words.next()?;
+    let what = ["node", "lcore", "device"].into_iter().find(|known| *known == what)?;
+    Some((what, words.next()?.to_owned()))
+}
+
+/// Which node a fault names: `flip NODE OFFSET`, `… to NODE`, `… from NODE`.
+fn fault_target(text: &str) -> Option<(&'static str, String)> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let behind = |word: &str| words.iter().position(|other| *other == word);
+    let at = match words.first() {
+        Some(&"flip") => 1,
+        _ => behind("to").or_else(|| behind("from"))? + 1,
+    };
+    words.get(at).map(|name| ("node", (*name).to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: &str = "[device.soft0]\nkind = \"soft\"\n[[node]]\nname = \"target\"\n";
+    const CLIENT: &str = "[device.soft0]\nkind = \"soft\"\n[[node]]\nname = \"client\"\n";
+
+    #[test]
+    fn settings_and_faults_go_where_their_names_are() {
+        let tables = [SERVER, CLIENT].map(|text| text.parse::<toml::Table>().ok());
+        let sets =
+            ["node.client.depth=8", "device.soft0.wire=udp", "memory.size=1GiB", "node.x.y=1"]
+                .map(str::to_owned);
+        let of = |index: usize| addressed(&sets, set_target, tables[index].as_ref(), &tables);
+        assert_eq!(of(0), ["device.soft0.wire=udp", "memory.size=1GiB", "node.x.y=1"]);
+        assert_eq!(of(1), sets);
+        let faults = ["flip target 7", "drop acks", "dup all from client"].map(str::to_owned);
+        let of = |index: usize| addressed(&faults, fault_target, tables[index].as_ref(), &tables);
+        assert_eq!(of(0), ["flip target 7", "drop acks"]);
+        assert_eq!(of(1), ["drop acks", "dup all from client"]);
+    }
+
+    #[test]
+    fn each_process_has_a_capture_of_its_own() {
+        assert_eq!(of_part(Path::new("/tmp/x.pcapng"), 1), Path::new("/tmp/x-1.pcapng"));
+        assert_eq!(of_part(Path::new("x"), 0), Path::new("x-0"));
+    }
+}
