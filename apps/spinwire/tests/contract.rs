@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 const DONE: i32 = 0;
+const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const UNFIT: i32 = 3;
 
@@ -240,6 +241,30 @@ fn conformance_says_what_there_is() {
         assert_eq!(text(&output.stdout), "", "{args:?}");
         assert!(text(&output.stderr).contains(complaint), "{}", text(&output.stderr));
     }
+}
+
+/// An address serves one process: who has it is said, once, with one that is free.
+#[test]
+fn conformance_on_an_address_that_is_taken() {
+    let [low, high, ..] = std::process::id().to_le_bytes();
+    let address = format!("127.{}.{low}.77", 200 + high % 50);
+    let holder = std::net::UdpSocket::bind(format!("{address}:4791")).expect("nobody has it");
+    let device = format!("soft:{address}");
+    let output = spinwire(&["conformance", "--device", &device, "--json"]);
+    let complaint = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(FAILED), "{complaint}");
+    let owner = format!("belongs to process {} (", std::process::id());
+    assert_eq!(complaint.matches(&owner).count(), 1, "{complaint}");
+    assert!(complaint.contains("use another, for instance 127."), "{complaint}");
+    let listed = json(&spinwire(&["devices", "--json"]));
+    let gids = listed["devices"][0]["ports"][0]["gids"].as_array().expect("a list").clone();
+    let taken = gids.iter().find(|gid| gid["address"] == *address).expect("it is listed");
+    assert_eq!(taken["taken"], true);
+    assert!(
+        taken["owner"].as_str().is_some_and(|text| text.contains(&std::process::id().to_string()))
+    );
+    drop(holder);
+    assert_eq!(spinwire(&["conformance", "--device", &device]).status.code(), Some(DONE));
 }
 
 /// P05: the list has every address with its type, and the automatic choice with its reason.

@@ -33,6 +33,8 @@ pub(crate) struct Host {
     pub(crate) lost_at_ingress: u64,
     /// The earliest turn on the agenda; later ones there are stale.
     pub(crate) next_turn: Option<Instant>,
+    /// When its last turn is over.
+    pub(crate) free_at: Instant,
     pub(crate) paused_until: Instant,
     pub(crate) alive: bool,
     pub(crate) idle_turns: u32,

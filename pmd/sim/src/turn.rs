@@ -19,6 +19,7 @@ impl World {
     /// the same time.
     pub(crate) fn turn(&mut self, id: HostId, nested: bool) {
         let now = self.now();
+        self.hosts[id.0].free_at = Instant(now.0 + limits::TURN_NS);
         self.fabric.drain_stores(id, &self.memory);
         self.fabric.sample(id);
         if !nested {
@@ -119,18 +120,10 @@ impl World {
         for (at, to, arrival) in self.network.departed.drain(..) {
             self.agenda.arrive(at, to, arrival);
         }
-        let soon = Instant(now.0 + limits::TURN_NS);
-        if work > 0 {
-            self.wake(id, soon);
-        }
-        if let Some(due) = due {
-            self.wake(id, due.max(soon));
-        }
-        if let Some(room) = self.network.room_at(id) {
-            self.wake(id, room.max(soon));
-        }
-        if let Some(ready) = self.fabric.take_ready_at(id) {
-            self.wake(id, ready.max(soon));
+        let again = (work > 0).then_some(now);
+        let room = self.network.room_at(id);
+        for at in [again, due, room, self.fabric.take_ready_at(id)].into_iter().flatten() {
+            self.wake(id, at);
         }
         if self.fabric.has_stores(id) {
             let delay = self.rng.between(1, limits::STORE_DELAY_NS);

@@ -102,6 +102,7 @@ impl World {
             ingress: VecDeque::new(),
             lost_at_ingress: 0,
             next_turn: None,
+            free_at: Instant(0),
             paused_until: Instant(0),
             alive: true,
             idle_turns: 0,
@@ -349,6 +350,11 @@ impl World {
         self.fabric.fences(host)
     }
 
+    /// Bytes that a host has written into the rings of its links.
+    pub fn ring_bytes(&self, host: HostId) -> u64 {
+        self.fabric.pushed(host)
+    }
+
     // Faults ----------------------------------------------------------------------------------
 
     /// How frames travel.
@@ -484,6 +490,15 @@ impl World {
         }
     }
 
+    /// Gives a host a turn now, as if it polled at this very moment. It has none while it is paused
+    /// or dead.
+    pub fn poll_host(&mut self, host: HostId) {
+        if self.can_turn(host) {
+            self.turn(host, true);
+            self.forget_stale();
+        }
+    }
+
     /// Lets everything happen that is due up to `until`, and moves the clock there.
     pub fn run_to(&mut self, until: Instant) {
         while self.next_at().is_some_and(|at| at <= until) {
@@ -515,9 +530,10 @@ impl World {
         host.alive && host.paused_until <= self.now
     }
 
-    /// Gives a host a turn at `at` or earlier.
+    /// Gives a host a turn at `at` or earlier, but not before its last one is over.
     pub(crate) fn wake(&mut self, id: HostId, at: Instant) {
         let host = &mut self.hosts[id.0];
+        let at = at.max(host.free_at);
         if host.alive && host.next_turn.is_none_or(|planned| at < planned) {
             host.next_turn = Some(at);
             self.agenda.turn(at, id);

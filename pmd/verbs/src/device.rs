@@ -89,20 +89,20 @@ pub enum OpenError {
     #[error("a device serves 1 to {MAX_LCORES} lcores, not {0}")]
     Lcores(u32),
     /// The address cannot be used.
-    #[error("{device}: {source}")]
+    #[error("{device}: {reason}")]
     Address {
         /// Name of the device.
         device: String,
         /// Why.
-        source: udp::BindError,
+        reason: udp::BindError,
     },
     /// No memory for the device's own tables.
-    #[error("{device}: {source}")]
+    #[error("{device}: {reason}")]
     Memory {
         /// Name of the device.
         device: String,
         /// Why.
-        source: RegionError,
+        reason: RegionError,
     },
     /// Shared memory was asked for and cannot be had.
     #[error("{device}: wire = \"shm\" is not possible: {reason}")]
@@ -222,6 +222,12 @@ impl Device {
             _ if shares && shm.is_some() => PathWish::Any,
             _ => PathWish::Packets,
         };
+        let reason = match config.address {
+            Some(_) => "asked for",
+            None => "the first free loopback address",
+        };
+        let name = &config.name;
+        tracing::debug!("{name}: {} ({reason}), path MTU {mtu}, path {path:?}", gid.ip());
         let prefix = shm.as_ref().map_or_else(|| 1 + std::process::id() % 127, Shm::prefix);
         Ok(Self {
             shared: Arc::new(Shared {
@@ -400,7 +406,7 @@ impl Device {
 }
 
 fn memory_table(config: &DeviceConfig) -> Result<(Arc<MemoryTable>, Region), OpenError> {
-    let memory = |source| OpenError::Memory { device: config.name.clone(), source };
+    let memory = |reason| OpenError::Memory { device: config.name.clone(), reason };
     let region = Region::create(&RegionSpec {
         name: "spinwire-keys",
         len: MemoryTable::bytes(TABLE_ENTRIES),
@@ -432,5 +438,5 @@ fn open_udp(config: &DeviceConfig) -> Result<Vec<udp::UdpWire>, OpenError> {
         Some(address) => udp::bind(address, &options),
         None => udp::bind_auto(&options),
     };
-    bound.map_err(|source| OpenError::Address { device: config.name.clone(), source })
+    bound.map_err(|reason| OpenError::Address { device: config.name.clone(), reason })
 }

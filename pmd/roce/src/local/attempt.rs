@@ -45,10 +45,10 @@ impl<M: Memory, P: LocalPeer> Attempt<'_, M, P> {
         kind: RecordKind,
         imm: Option<Imm>,
     ) -> Step {
-        let credits = credits(qp, &self.page);
-        if qp.transport().is_reliable() && credits.is_some_and(|credits| credits <= 0) {
-            return self.ask_for_receive(qp);
+        if let Some(obstacle) = self.held_back(qp) {
+            return obstacle;
         }
+        let credits = credits(qp, &self.page);
         let seq = qp.requester.end;
         let record = Record {
             kind,
@@ -91,6 +91,18 @@ impl<M: Memory, P: LocalPeer> Attempt<'_, M, P> {
         Step::Next
     }
 
+    /// Whether a message must wait for a receive.
+    fn held_back(&mut self, qp: &mut Qp) -> Option<Step> {
+        if !qp.transport().is_reliable() {
+            return None;
+        }
+        match credits(qp, &self.page) {
+            Some(credits) if credits <= 0 => Some(self.ask_for_receive(qp)),
+            None if qp.requester.outstanding() >= qp.local.window => Some(Step::Wait),
+            _ => None,
+        }
+    }
+
     /// No receive is posted: asks the target, whose taking the question stands for an RNR NAK. A
     /// target that takes nothing is silent, and that is another error.
     fn ask_for_receive(&mut self, qp: &mut Qp) -> Step {
@@ -130,9 +142,8 @@ impl<M: Memory, P: LocalPeer> Attempt<'_, M, P> {
         at: RemoteAddr,
         imm: Imm,
     ) -> Step {
-        let credits = credits(qp, &self.page);
-        if qp.transport().is_reliable() && credits.is_some_and(|credits| credits <= 0) {
-            return self.ask_for_receive(qp);
+        if let Some(obstacle) = self.held_back(qp) {
+            return obstacle;
         }
         match self.copy_out(qp, wqe, at) {
             Ok(()) => self.message(qp, wqe, RecordKind::WriteImm, Some(imm)),

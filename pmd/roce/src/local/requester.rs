@@ -26,6 +26,10 @@ pub(crate) struct Local {
     /// Ring position of the newest message for which no receive was known: a direct operation
     /// waits until it is taken, since it could still be refused.
     pub(super) unsure: u64,
+    /// Messages that may be on their way while the target alone knows of its receives: one after it
+    /// had none, so that queue pairs that share receives share them fairly, and one more with each
+    /// that it takes.
+    pub(super) window: u32,
     /// Ring position of the question for a receive.
     pub(super) question: Option<u64>,
     /// The batch that the newest message was pushed in.
@@ -45,6 +49,7 @@ impl Local {
     pub(crate) const fn new(expected: Psn) -> Self {
         Self {
             unsure: 0,
+            window: u32::MAX,
             question: None,
             batch: u64::MAX,
             lapsed: false,
@@ -132,7 +137,8 @@ pub(crate) fn finish<M: Memory, C: CqSink>(
     qp.note_drained(dev);
 }
 
-/// Completes, in order, what the peer has taken and what was executed. A WRITE waits for the fence.
+/// Completes, in order, what the peer has taken and what was executed. It runs before a turn, when
+/// the fence of the last poll has made every WRITE visible, and after the fence of this one.
 fn settle<M: Memory, C: CqSink>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -143,7 +149,6 @@ fn settle<M: Memory, C: CqSink>(
     let taken = peers.consumed(link);
     while let Some(wqe) = qp.sq.head() {
         match wqe.stage {
-            Stage::Done if dev.unfenced && is_write(&wqe.op) => break,
             Stage::Done => {}
             Stage::Started if !qp.sq.next_is_head() && wqe.position <= taken => {}
             Stage::Failed(status) => return fail(qp, dev, io, peers, status),
@@ -154,13 +159,13 @@ fn settle<M: Memory, C: CqSink>(
 }
 
 fn complete<M, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &mut Io<'_, M, C>) {
+    if let Some(wqe) = qp.sq.head().filter(|wqe| wqe.stage == Stage::Started) {
+        qp.requester.una = wqe.first_psn.plus(1);
+        qp.local.window = qp.local.window.saturating_add(1);
+    }
     qp.complete_send(dev, io.cq, WcStatus::Success);
     qp.local.progress = true;
     qp.requester.refill(&qp.attr);
-}
-
-const fn is_write(op: &SendOp) -> bool {
-    matches!(op, SendOp::Write(_) | SendOp::WriteImm(..))
 }
 
 /// Judges a deadline that has come.
@@ -298,7 +303,10 @@ pub(super) fn refused<M: Memory, C: CqSink, P: LocalPeer>(
     }
     let status = match syndrome {
         Syndrome::Ack { .. } => return,
-        Syndrome::Rnr { timer } => return wait_for_receive(qp, dev, io.now, timer),
+        Syndrome::Rnr { timer } => {
+            qp.local.window = 1;
+            return wait_for_receive(qp, dev, io.now, timer);
+        }
         Syndrome::Nak(NakCode::PsnSequenceError) => {
             dev.counters.packet_seq_err += 1;
             return retry(qp, dev, io, peers);
@@ -340,7 +348,7 @@ fn go_back_to<M: Memory, C: CqSink>(
         complete(qp, dev, io);
     }
     qp.sq.go_back();
-    qp.requester.end = seq;
+    (qp.requester.una, qp.requester.end) = (seq, seq);
     qp.local.unsure = 0;
     qp.local.question = None;
     dev.timers.clear(qp.slot);

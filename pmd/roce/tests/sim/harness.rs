@@ -2,8 +2,12 @@
 
 use core::time::Duration;
 
+use pmd_roce::counters::Counters;
 use pmd_roce::engine::{PostRecvError, PostSendError};
-use pmd_roce::ids::{Srqn, WrId};
+use pmd_roce::event::AsyncEvent;
+use pmd_roce::ids::{Instant, Srqn, WrId};
+use pmd_roce::qp::attr::ModifyQpError;
+use pmd_roce::qp::state::QpState;
 use pmd_roce::work::{
     Access, Completion, Data, Datagram, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus,
 };
@@ -116,6 +120,22 @@ impl End {
         outcomes(&self.wait(world, count))
     }
 
+    pub(crate) fn state(&self, world: &World) -> QpState {
+        world.state(self.host(), self.side.qpn).expect("the queue pair exists")
+    }
+
+    pub(crate) fn set_state(&self, world: &mut World, state: QpState) -> Result<(), ModifyQpError> {
+        world.set_state(self.host(), self.side.qpn, state)
+    }
+
+    pub(crate) fn events(&self, world: &mut World) -> Vec<AsyncEvent> {
+        core::iter::from_fn(|| world.poll_event(self.host())).collect()
+    }
+
+    pub(crate) fn counters(&self, world: &World) -> Counters {
+        *world.counters(self.host())
+    }
+
     /// Bytes of the region, as the host's CPU sees them.
     pub(crate) fn bytes(&self, world: &World, offset: u64, len: usize) -> Vec<u8> {
         world.memory(self.host()).bytes(self.mr.addr + offset, len).expect("in the region").to_vec()
@@ -168,6 +188,22 @@ impl Pair {
     pub(crate) fn connect(&mut self) {
         self.world.connect(self.a.side, self.b.side, self.path).expect("RESET to RTS");
     }
+
+    /// Takes both through RESET and back to RTS, with new first PSNs.
+    pub(crate) fn reconnect(&mut self) {
+        for end in [&mut self.a, &mut self.b] {
+            end.side.plan.sq_psn = end.side.plan.sq_psn.plus(0x1000);
+        }
+        for end in [self.a, self.b] {
+            end.set_state(&mut self.world, QpState::Reset).expect("any state leads to RESET");
+        }
+        self.connect();
+    }
+}
+
+/// Milliseconds since `start`, in whole hundredths.
+pub(crate) fn ms_since(world: &World, start: Instant) -> f64 {
+    (world.now().since(start).as_secs_f64() * 100_000.0).round() / 100.0
 }
 
 /// Bytes that tell where they come from.

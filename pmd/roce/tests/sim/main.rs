@@ -1,7 +1,17 @@
 //! The engine in the simulator: two hosts and more, on packets and on shared memory.
 #![expect(clippy::cast_possible_truncation, reason = "lengths and indices of tests are small")]
+#![expect(clippy::unwrap_used, reason = "what a test sets up must work")]
 
 mod basics;
+mod connection;
+mod datagrams;
+mod errors;
+mod goodput;
 mod harness;
 mod model;
+mod ordering;
 mod properties;
+mod recovery;
+mod retries;
+mod shared_receives;
+mod visibility;

@@ -94,6 +94,12 @@ fn s2_18_reset_forgets_receives(wire: WireChoice) {
     }
     let after = qps[1].query();
     assert_eq!((after.attr, after.recv_outstanding), (fresh.attr, 0));
+    // Not even what was never flushed leaves a completion.
+    world.connect(&qps, |_, _| {});
+    world.sides[1].receive(&qps[1], 5, 0, 64);
+    qps.iter().for_each(|qp| go(qp, QpState::Reset));
+    assert_eq!(qps[1].query().recv_outstanding, 0);
+    world.nothing_completes();
     world.connect(&qps, |_, attr| attr.min_rnr_timer = 1);
     qps[0].post_send(&WorkRequest::send(Data::Inline(&[b"again"])).id(2)).unwrap();
     world.until(|| world.sides[0].counter("rnr_nak_retry_err") > 0);
