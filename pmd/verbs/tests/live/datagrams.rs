@@ -63,7 +63,7 @@ fn s1_10_one_to_one_by_address_handles(wire: WireChoice) {
     }
 }
 
-/// B1, S1-41, S1-64, S2-10: a wrong Q_Key is dropped without a completion and counted; the right one
+/// S2-09, B1, S1-41, S1-64, S2-10: a wrong Q_Key is dropped without a completion and counted; the right one
 /// then arrives in the receive that is still there. S1-42: the top bit stands for the own Q_Key.
 fn b1_a_wrong_qkey_leaves_no_completion(wire: WireChoice) {
     let world = World::new(wire);
