@@ -17,10 +17,10 @@ use crate::limits::{POLL_BUDGET, TURN_BUDGET, WINDOW_PACKETS};
 use crate::local::responder::Taken;
 use crate::local::{self, Arrived, LocalPeer, Record};
 use crate::memory::Memory;
-use crate::qp;
 use crate::qp::attr::{AddressVector, CreateQpError, ModifyQpError, QpAttr, QpInit};
 use crate::qp::state::{AttrMask, QpState, Transport};
 use crate::qp::table::QpTable;
+use crate::qp::{self, Qp};
 use crate::receive;
 use crate::sink::{CqSink, Frame, FrameOutcome, TxSink};
 use crate::turn::{self, End};
@@ -209,6 +209,26 @@ impl Engine {
     /// Requests in the queue, and the armed limit.
     pub fn query_srq(&self, srqn: Srqn) -> Option<(u32, u32)> {
         self.device.srqs.query(srqn)
+    }
+
+    /// Fails a shared receive queue, as a device does that can fetch nothing from it any more (IBTA
+    /// 1.4, 10.10.2.3): it raises `SrqErr`, and every queue pair that takes its receives from it
+    /// falls into Error, flushes, and raises `QpFatal`. A second time changes nothing.
+    ///
+    /// # Errors
+    /// [`ResourceError::NotFound`].
+    pub fn fail_srq(&mut self, srqn: Srqn, cq: &mut impl CqSink) -> Result<(), ResourceError> {
+        if !self.device.srqs.fail(srqn)? {
+            return Ok(());
+        }
+        self.device.events.raise(AsyncEvent::SrqErr(srqn));
+        let is_up = |qp: &Qp| !matches!(qp.state(), QpState::Reset | QpState::Error);
+        let uses = |qp: &&mut Qp| qp.init.srq == Some(srqn) && is_up(qp);
+        for qp in self.qps.iter_mut().filter(uses) {
+            qp.enter_error(&mut self.device, cq, Some(AsyncEvent::QpFatal(qp.qpn)));
+        }
+        self.fail_overrun(cq);
+        Ok(())
     }
 
     /// Destroys a shared receive queue that no queue pair uses.

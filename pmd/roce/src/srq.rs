@@ -21,12 +21,14 @@ pub(crate) struct Srq {
     limit: u32,
     /// Queue pairs made with this queue.
     users: u32,
+    /// Gives no receive any more.
+    failed: bool,
 }
 
 impl Srq {
-    /// Domain and completion queue for XRC.
+    /// Domain and completion queue for XRC. A queue that failed is in no domain.
     pub(crate) fn xrc(&self) -> Option<(XrcdId, CqId)> {
-        self.xrc
+        self.xrc.filter(|_| !self.failed)
     }
 }
 
@@ -69,6 +71,7 @@ impl Srqs {
             xrc: init.xrc,
             limit: 0,
             users: 0,
+            failed: false,
         };
         let slot = self.0.insert(srq).ok_or_else(|| ResourceError::TooMany(self.0.capacity()))?;
         Ok(Srqn(slot + 1))
@@ -104,6 +107,12 @@ impl Srqs {
         self.get_mut(srqn).ok_or(PostRecvError::NoSuchSrq(srqn))?.queue.post(wr)
     }
 
+    /// The queue gives no receive any more. False: it failed before.
+    pub(crate) fn fail(&mut self, srqn: Srqn) -> Result<bool, ResourceError> {
+        let srq = self.get_mut(srqn).ok_or(ResourceError::NotFound)?;
+        Ok(!core::mem::replace(&mut srq.failed, true))
+    }
+
     /// Whether messages for targets of an XRC domain may complete on `cq`.
     pub(crate) fn delivers(&self, xrcd: XrcdId, cq: CqId) -> bool {
         self.0.iter().any(|srq| srq.xrc == Some((xrcd, cq)))
@@ -122,7 +131,7 @@ impl Device {
     /// the queue drops below its limit by that.
     pub(crate) fn take_shared(&mut self, srqn: Srqn, receive: &mut Receive, cq: CqId) -> bool {
         let Some(srq) = self.srqs.get_mut(srqn) else { return false };
-        if !srq.queue.take(receive, srq.pd, cq) {
+        if srq.failed || !srq.queue.take(receive, srq.pd, cq) {
             return false;
         }
         if srq.queue.len() < srq.limit {

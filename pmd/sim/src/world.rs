@@ -246,6 +246,17 @@ impl World {
         self.with_engine(host, |engine| engine.create_srq(init))
     }
 
+    /// [`Engine::fail_srq`].
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn kill_srq(&mut self, host: HostId, srqn: Srqn) -> Result<(), ResourceError> {
+        let Host { engine, cqs, .. } = &mut self.hosts[host.0];
+        engine.fail_srq(srqn, cqs)?;
+        self.published(host);
+        Ok(())
+    }
+
     /// [`Engine::create_ah`].
     ///
     /// # Errors

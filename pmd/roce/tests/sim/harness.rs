@@ -29,6 +29,12 @@ pub(crate) const REGION: usize = 256 << 10;
 /// Far longer than anything takes; no time passes outside of the world.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
+/// Seeds of a property; more of them in a run of their own: `SEEDS=100000 cargo test …`.
+pub(crate) fn seeds(usual: u64) -> core::ops::Range<u64> {
+    let asked = std::env::var("SEEDS").ok();
+    0..asked.map_or(usual, |count| count.parse().expect("SEEDS is a number"))
+}
+
 /// One end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {

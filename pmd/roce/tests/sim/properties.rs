@@ -11,14 +11,8 @@ use pmd_roce::work::{Completion, Data, RecvWr, SendFlags, Sge, WcOpcode, WcStatu
 use pmd_roce::{engine::PostSendError, ids::WrId};
 use pmd_sim::{Act, Fault, HostId, Path, QpPlan, Rng, World, connect::PD};
 
-use crate::harness::{End, PATHS};
+use crate::harness::{End, PATHS, seeds};
 use crate::model::{Kind, LONGEST, Message, Request, Script, TARGET, receive_slot, slot};
-
-/// Seeds per property. More in a run of their own: `SEEDS=100000 cargo test --release …`.
-fn seeds() -> core::ops::Range<u64> {
-    let count = std::env::var("SEEDS").ok().and_then(|count| count.parse().ok());
-    0..count.unwrap_or(1000)
-}
 
 /// How a side is driven, and how far it is.
 struct Driver {
@@ -308,7 +302,7 @@ fn connect(
 /// what one request after the other would have left.
 fn reliable(transport: Transport) {
     for path in PATHS {
-        for seed in seeds() {
+        for seed in seeds(1000) {
             let run = || {
                 let mut talk = Talk::new(seed, path, transport);
                 talk.trouble();
@@ -363,7 +357,7 @@ fn xrc_operations_equal_the_model() {
 #[test]
 fn s1_72_uc_loses_whole_messages_only() {
     for path in PATHS {
-        for seed in seeds() {
+        for seed in seeds(1000) {
             let run = || {
                 let mut talk = Talk::new(seed, path, Transport::Uc);
                 talk.trouble();

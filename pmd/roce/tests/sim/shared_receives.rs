@@ -4,10 +4,12 @@ use core::time::Duration;
 
 use pmd_roce::engine::SrqInit;
 use pmd_roce::event::AsyncEvent;
-use pmd_roce::ids::{Srqn, WrId, XrcdId};
+use pmd_roce::ids::{Rkey, Srqn, WrId, XrcdId};
 use pmd_roce::qp::state::{QpState, Transport};
-use pmd_roce::work::{Completion, RecvWr, SendOp, WcStatus};
-use pmd_sim::{HostId, Mr, Path, QpPlan, World, connect::PD};
+use pmd_roce::wire::Operation;
+use pmd_roce::work::{Completion, RecvWr, RemoteAddr, SendOp, WcStatus};
+use pmd_sim::connect::PD;
+use pmd_sim::{Act, Fault, Filter, Frames, HostId, Mr, Path, QpPlan, World};
 
 use crate::harness::{End, LONG, PATHS, outcomes};
 
@@ -251,5 +253,73 @@ fn p16_cq_overrun_fails_its_queue_pairs_only() {
         assert!(kept.iter().all(|wc| wc.status == OK), "nothing is invented");
         assert_eq!(pairs[4][0].state(&world), QpState::Rts);
         assert!((1..=4).contains(&world.counters(a).cq_overruns), "at most one per queue pair");
+    }
+}
+
+/// S4-20, in its eight steps, with one receive pulled: a queue pair here fills one at a time. Three
+/// queue pairs share a queue; the first falls over its own request, the second goes on, then the
+/// shared queue fails. S4-13, S4-15, S4-16, S4-18, S4-19, P20.
+#[test]
+fn s4_20_one_falls_then_the_shared_queue_fails() {
+    let mut fan = Fan::new(7, Path::Packets, 3, QpPlan::rc(), 64);
+    fan.post(0..10);
+    let far = fan.far;
+    let [[a1, b1], [a2, b2], [_, b3]] = fan.pairs[..] else { unreachable!() };
+    // A message whose end is lost has pulled a receive and fills it.
+    let middle = Frames::Operation(Operation::SendMiddle);
+    let lost = fan.world.add_fault(Fault::new(Act::Drop, Filter::of(middle)));
+    a1.post(&mut fan.world, 1, SendOp::Send, 0, 4000);
+    fan.world.run_for(Duration::from_micros(50));
+    let view = fan.world.engine(far).query_qp(b1.side.qpn).unwrap();
+    assert_eq!((view.recv_outstanding, fan.left()), (1, 9));
+    let bad = RemoteAddr { rkey: Rkey(!a1.mr.rkey.0), ..a1.mr.at(0) };
+    b1.post(&mut fan.world, 100, SendOp::Write(bad), 0, 8);
+    b1.post(&mut fan.world, 101, SendOp::Send, 0, 8);
+    b1.post(&mut fan.world, 102, SendOp::Send, 0, 8);
+    fan.world.run_for(Duration::from_micros(50));
+    let access = WcStatus::RemAccess;
+    let expected = [(100, access), (101, FLUSHED), (102, FLUSHED), (0, FLUSHED)];
+    assert_eq!(
+        outcomes(&fan.received()),
+        expected,
+        "first error, flushed sends, the pulled receive"
+    );
+    assert_eq!(b1.events(&mut fan.world), [AsyncEvent::LastWqeReached(b1.side.qpn)]);
+    fan.world.end_fault(lost);
+    // The second one is as before, and so are the receives that nobody pulled.
+    a2.post(&mut fan.world, 2, SendOp::Send, 0, 4000);
+    assert_eq!(a2.statuses(&mut fan.world, 1), [(2, OK)]);
+    assert_eq!((outcomes(&fan.received()), fan.left()), (vec![(1, OK)], 8));
+    // Now the shared queue itself.
+    b2.post(&mut fan.world, 200, SendOp::Send, 0, 8);
+    fan.world.kill_srq(far, fan.srqn).unwrap();
+    fan.world.kill_srq(far, fan.srqn).unwrap();
+    assert_eq!(
+        outcomes(&fan.received()),
+        [(200, FLUSHED)],
+        "flushed to the queue pair's own queue"
+    );
+    let events: Vec<_> = core::iter::from_fn(|| fan.world.poll_event(far)).collect();
+    let fall = |b: End| [AsyncEvent::QpFatal(b.side.qpn), AsyncEvent::LastWqeReached(b.side.qpn)];
+    let expected = [&[AsyncEvent::SrqErr(fan.srqn)], &fall(b2)[..], &fall(b3)].concat();
+    assert_eq!(events, expected, "each once, and nothing more from the first");
+    for b in [b1, b2, b3] {
+        assert_eq!(b.state(&fan.world), QpState::Error);
+    }
+    assert_eq!(fan.left(), 8, "pulled and left make up what was posted");
+}
+
+/// A shared queue of an XRC domain that failed: requests that name it are refused, on either path.
+#[test]
+fn s4_15_requests_for_a_failed_xrc_queue_are_refused() {
+    for path in PATHS {
+        let mut fan = Fan::new(8, path, 1, QpPlan::of(Transport::XrcIni), 64);
+        fan.post(0..4);
+        fan.world.kill_srq(fan.far, fan.srqn).unwrap();
+        let [a, b] = fan.pairs[0];
+        a.post(&mut fan.world, 1, SendOp::Send, 0, 64);
+        assert_eq!(a.statuses(&mut fan.world, 1), [(1, WcStatus::RemInvReq)], "{path:?}");
+        let events = b.events(&mut fan.world);
+        assert_eq!(events, [AsyncEvent::SrqErr(fan.srqn), AsyncEvent::QpReqErr(b.side.qpn)]);
     }
 }
