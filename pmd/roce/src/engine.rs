@@ -5,7 +5,8 @@
 //! Call, in this order and once per turn of the loop: [`Engine::handle_frame`] for every frame,
 //! [`Engine::handle_record`] for every record of a link, [`Engine::handle_timeout`],
 //! then commands at will, then [`Engine::poll_transmit`], then [`Engine::poll_event`] until empty.
-//! [`Engine::poll_timeout`] says how long the loop may sleep.
+//! [`Engine::poll_timeout`] says how long the loop may sleep. Where memory is shared with peers,
+//! [`Engine::publish`] follows every command and timeout.
 
 use crate::address;
 use crate::completer;

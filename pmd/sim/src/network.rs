@@ -279,3 +279,118 @@ impl TxSink for Egress<'_> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Filter;
+    use std::net::Ipv4Addr;
+
+    const A: HostId = HostId(0);
+    const B: HostId = HostId(1);
+
+    fn network() -> Network {
+        let mut network = Network::new(Rng::new(5));
+        for host in [A, B] {
+            network.add_port(host);
+            network.add_address(gid(host), host);
+        }
+        network
+    }
+
+    fn gid(host: HostId) -> Gid {
+        Ipv4Addr::new(10, 0, 0, u8::try_from(host.0).expect("few hosts")).into()
+    }
+
+    /// Sends a frame of `len` bytes that begins with `tag`; whether the port took it.
+    fn send(network: &mut Network, to: Gid, tag: u8, len: usize) -> bool {
+        let flow = Flow { src: gid(A), dst: to, src_port: 1, traffic_class: 0, hop_limit: 64 };
+        let mut egress = Egress { network, host: A, now: Instant(0) };
+        egress.send(&flow, len, &mut |_, out| out[0] = tag)
+    }
+
+    /// What arrived, by tag, in order of arrival.
+    fn arrivals(network: &mut Network) -> Vec<u8> {
+        let mut departed: Vec<_> = network.departed.drain(..).collect();
+        departed.sort_by_key(|(at, ..)| *at);
+        departed.iter().map(|(.., arrival)| arrival.payload[0]).collect()
+    }
+
+    #[test]
+    fn jitter_keeps_order_and_a_fault_breaks_it() {
+        let mut network = network();
+        let sent: Vec<_> = (0..100).collect();
+        for tag in &sent {
+            assert!(send(&mut network, gid(B), *tag, 64));
+        }
+        assert_eq!(arrivals(&mut network), sent);
+        network.ports[A.0].departures.clear();
+        network.add_fault(Fault::random(Act::Reorder, 500_000));
+        for tag in &sent {
+            assert!(send(&mut network, gid(B), *tag, 64));
+        }
+        let mut got = arrivals(&mut network);
+        assert_ne!(got, sent);
+        got.sort_unstable();
+        assert_eq!(got, sent, "late, but not lost");
+    }
+
+    #[test]
+    fn a_port_takes_so_many_frames_and_says_when_it_has_room() {
+        let mut network = network();
+        network.wires.queue = 3;
+        let taken = (0..5).filter(|tag| send(&mut network, gid(B), *tag, 1434)).count();
+        assert_eq!(taken, 3);
+        // 1434 bytes and 66 around them at 12.5 bytes per nanosecond.
+        assert_eq!(network.room_at(A), Some(Instant(120)));
+        assert_eq!(network.room_at(A), None, "asked and told");
+    }
+
+    #[test]
+    fn what_is_too_long_or_goes_nowhere_is_lost() {
+        let mut network = network();
+        network.sightings = Some(Vec::new());
+        network.wires.largest_payload = 100;
+        assert!(send(&mut network, gid(B), 1, 101));
+        assert!(send(&mut network, Ipv4Addr::new(10, 9, 9, 9).into(), 2, 64));
+        network.set_up(A, false);
+        assert!(send(&mut network, gid(B), 3, 64));
+        assert_eq!(arrivals(&mut network), []);
+        let sightings = network.sightings.as_deref().unwrap_or_default();
+        let fates: Vec<_> = sightings.iter().map(|sighting| (sighting.to, sighting.fate)).collect();
+        assert_eq!(fates, [(Some(B), Fate::Lost), (None, Fate::Lost), (Some(B), Fate::Lost)]);
+    }
+
+    #[test]
+    fn faults_double_spoil_and_delay() {
+        let mut network = network();
+        let double = network.add_fault(Fault::new(Act::Duplicate, Filter::ALL));
+        assert!(send(&mut network, gid(B), 7, 64));
+        assert_eq!((arrivals(&mut network), network.hits(double)), (vec![7, 7], 1));
+        network.end_fault(double);
+        let spoil = network.add_fault(Fault::new(Act::Corrupt, Filter::ALL));
+        assert!(send(&mut network, gid(B), 0, 64));
+        let (.., arrival) = &network.departed[0];
+        let ones: u32 = arrival.payload.iter().map(|byte| byte.count_ones()).sum();
+        assert_eq!(ones, 1, "one bit of a frame of zeros");
+        network.departed.clear();
+        network.end_fault(spoil);
+        network.add_fault(Fault::new(Act::Delay(Duration::from_millis(5)), Filter::ALL));
+        assert!(send(&mut network, gid(B), 1, 64));
+        assert!(network.departed[0].0 > Instant(5_000_000));
+    }
+
+    #[test]
+    fn a_group_reaches_its_members() {
+        let mut network = network();
+        let group = Ipv4Addr::new(239, 0, 0, 1).into();
+        network.join(group, A);
+        network.join(group, B);
+        assert!(send(&mut network, group, 9, 64));
+        let to: Vec<_> = network.departed.drain(..).map(|(_, to, _)| to).collect();
+        assert_eq!(to, [A, B]);
+        network.leave(group, A);
+        assert!(send(&mut network, group, 9, 64));
+        assert_eq!(network.departed.len(), 1);
+    }
+}

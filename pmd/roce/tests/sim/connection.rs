@@ -1,8 +1,9 @@
 //! Bringing connections up, and what both ends can be asked afterwards.
 
+use pmd_roce::event::AsyncEvent;
 use pmd_roce::ids::{PathMtu, Psn};
-use pmd_roce::qp::attr::ModifyQpError;
-use pmd_roce::qp::state::{QpState, Transport};
+use pmd_roce::qp::attr::{ModifyQpError, QpAttr};
+use pmd_roce::qp::state::{AttrMask, QpState, Transport};
 use pmd_roce::work::{SendOp, WcStatus};
 use pmd_sim::{QpPlan, World};
 
@@ -89,7 +90,7 @@ fn s1_61_refusals_change_nothing() {
         assert_eq!(world.engine(a.host()).query_qp(a.side.qpn), before);
         world.to_init(a.side).unwrap();
         let before = world.engine(a.host()).query_qp(a.side.qpn);
-        let lacking = mask - pmd_roce::qp::state::AttrMask::DEST_QPN;
+        let lacking = mask - AttrMask::DEST_QPN;
         let refused = world.modify_qp(a.host(), a.side.qpn, &attr, lacking).unwrap_err();
         assert!(refused.to_string().contains("DEST_QPN"), "{refused}");
         assert_eq!(world.engine(a.host()).query_qp(a.side.qpn), before);
@@ -97,7 +98,8 @@ fn s1_61_refusals_change_nothing() {
     }
 }
 
-/// S1-13, E-31: in SQD what is posted waits, what was started is finished, and receiving goes on.
+/// S1-13, S2-23, E-31: in SQD what is posted waits, what was started is finished, and then the event
+/// that was asked for comes; receiving goes on.
 #[test]
 fn s1_13_sqd_keeps_what_is_posted() {
     for path in PATHS {
@@ -110,12 +112,16 @@ fn s1_13_sqd_keeps_what_is_posted() {
         a.post(world, 1, SendOp::Send, 0, 4000);
         // The request starts with the next turn of its host.
         world.poll_host(a.host());
-        a.set_state(world, QpState::Sqd).unwrap();
+        let attr = QpAttr { sqd_notify: true, ..QpAttr::new(QpState::Sqd) };
+        let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
+        world.modify_qp(a.host(), a.side.qpn, &attr, mask).unwrap();
+        assert_eq!(a.events(world), [], "{path:?}: one request is under way");
         a.post(world, 2, SendOp::Send, 0, 16);
         a.post(world, 3, SendOp::Write(b.mr.at(8192)), 0, 16);
         b.post(world, 9, SendOp::Send, 0, 16);
         assert_eq!(b.statuses(world, 2).len(), 2, "one sent, one received");
         world.run_for(core::time::Duration::from_millis(5));
+        assert_eq!(a.events(world), [AsyncEvent::SqDrained(a.side.qpn)]);
         let done: Vec<_> = a.poll(world).iter().map(|wc| wc.wr_id.0).collect();
         assert_eq!(done.iter().filter(|id| **id == 1).count(), 1, "{path:?}: {done:?}");
         assert!(done.contains(&60) && done.len() == 2, "{done:?}");
