@@ -105,6 +105,8 @@ impl Core {
             });
         }
         engine.handle_timeout(now, memory, cqs);
+        // A queue pair that failed here must be seen to have failed before its completions are.
+        engine.publish(peers);
         work
     }
 
