@@ -3,10 +3,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pmd_lcore::Progress;
+use pmd_lcore::{Doorbells, Progress};
 use pmd_verbs::endpoint::{EndpointOptions, Pending};
 use pmd_verbs::roce::ids::Instant;
-use pmd_verbs::{Context, DeviceConfig, Disturb, OpenError, WireChoice};
+use pmd_verbs::{Context, DeviceConfig, Disturb, Doorbell, OpenError, WireChoice};
 
 use super::{Device, DeviceError, DeviceKind, DeviceLcore, DeviceRequest};
 use crate::config::keys;
@@ -91,7 +91,10 @@ impl DeviceLcore for Lcore {
     fn progress(&self, now: u64) -> Box<dyn Progress> {
         let name = self.context.device().name().to_owned();
         let ahead = now.wrapping_sub(self.context.device().now().0);
-        Box::new(Poll { name, context: self.context.clone(), ahead })
+        let doorbell = self.context.create_doorbell().inspect_err(|error| {
+            tracing::warn!("{name}: naps last their time whatever arrives: {error}");
+        });
+        Box::new(Poll { name, context: self.context.clone(), ahead, doorbell: doorbell.ok() })
     }
 
     fn prepare(&self, options: &EndpointOptions) -> Result<Box<dyn Pending>, DeviceError> {
@@ -108,6 +111,7 @@ struct Poll {
     context: Context,
     /// How far the loop's clock is ahead of the device's, in nanoseconds: each counts from its own start.
     ahead: u64,
+    doorbell: Option<Doorbell>,
 }
 
 impl Poll {
@@ -131,5 +135,14 @@ impl Progress for Poll {
 
     fn next_timeout(&self) -> Option<u64> {
         self.context.next_timeout().map(|due| due.0.wrapping_add(self.ahead))
+    }
+
+    fn arm<'a>(&'a mut self, doorbells: &mut Doorbells<'a>) {
+        let Some(doorbell) = &self.doorbell else { return };
+        if doorbell.arm() {
+            doorbells.watch(doorbell.fd());
+        } else {
+            doorbells.ring();
+        }
     }
 }

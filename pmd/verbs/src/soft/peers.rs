@@ -1,5 +1,7 @@
 //! The engine's view of peers on the same host, over the links of the shared-memory wire.
 
+use std::os::fd::BorrowedFd;
+
 use pmd_roce::engine::Engine;
 use pmd_roce::ids::{Gid, Instant, LinkId, PdId, Psn, Qpn, Rkey, Srqn};
 use pmd_roce::limits::{QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS};
@@ -26,11 +28,13 @@ pub(crate) struct Peers {
     links: Option<shm::Links>,
     port: Option<Shm>,
     lcore: u32,
+    asleep: bool,
 }
 
 impl Peers {
     pub(crate) fn new(port: Option<&Shm>, lcore: u32) -> Self {
-        Self { links: port.and_then(|port| port.links(lcore)), port: port.cloned(), lcore }
+        let links = port.and_then(|port| port.links(lcore));
+        Self { links, port: port.cloned(), lcore, asleep: false }
     }
 
     /// Finds the link to the lcore that owns a queue pair, making one where there is none. Not for
@@ -48,6 +52,18 @@ impl Peers {
         self.links.as_ref().is_some_and(|links| !links.active().is_empty())
     }
 
+    /// Readable while there is news for this lcore that naps.
+    pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.links.as_ref().map(shm::Links::bell)
+    }
+
+    /// Has peers ring from now on, until the next turn. False: there is news already.
+    pub(crate) fn sleep(&mut self) -> bool {
+        let Some(links) = &mut self.links else { return true };
+        self.asleep = links.sleep();
+        self.asleep
+    }
+
     fn answering(&mut self) -> Option<Answering<'_>> {
         self.links.as_mut().map(Answering)
     }
@@ -61,6 +77,9 @@ impl Peers {
         cqs: &mut Cqs,
     ) -> usize {
         let Some(links) = &mut self.links else { return 0 };
+        if std::mem::take(&mut self.asleep) {
+            links.wake();
+        }
         let mut work = links.turn();
         while let Some(down) = links.next_down() {
             tracing::debug!("link to process {} is down: {}", down.peer.pid, down.fault);

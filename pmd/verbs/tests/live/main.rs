@@ -10,6 +10,7 @@ mod addresses;
 mod channel;
 mod contract;
 mod datagrams;
+mod doorbell;
 mod double;
 mod faults;
 mod inline;
