@@ -83,3 +83,5 @@ pub const BUFFER_ALIGN: u32 = 64;
 pub const BUFFER_BULK: u16 = 32;
 /// How long a process of a run that was told to end may take before it is killed: longer than it may drain.
 pub const PART_GRACE: Duration = Duration::from_secs(15);
+/// How long a reader of counters may take to ask, and to take the answer.
+pub const SCRAPE_WAIT: Duration = Duration::from_millis(200);

@@ -90,7 +90,7 @@ fn exit(error: &RunError) -> Exit {
         RunError::NoSuchDevice { .. }
         | RunError::Memory(_)
         | RunError::Device { source: DeviceError::Unfit(_), .. } => Exit::Unfit,
-        RunError::Device { .. } | RunError::Spawn(_) => Exit::Failed,
+        RunError::Device { .. } | RunError::Observe { .. } | RunError::Spawn(_) => Exit::Failed,
     }
 }
 

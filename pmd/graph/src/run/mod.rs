@@ -3,8 +3,11 @@
 mod lcore;
 pub(crate) mod memory;
 mod report;
+mod scrape;
 mod watch;
 
+use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -81,6 +84,14 @@ pub enum RunError {
         /// Why.
         source: DeviceError,
     },
+    /// The counters cannot be served where the config says.
+    #[error("cannot serve counters at observe.listen = \"{address}\": {source}")]
+    Observe {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
     /// The memory cannot be had.
     #[error(transparent)]
     Memory(#[from] pmd_mem::RegionError),
@@ -102,6 +113,10 @@ struct OpenDevice {
 pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<Report, RunError> {
     let RunOptions { duration, faults, capture, interrupt, watcher } = options;
     let (flips, packets) = sort(plan, faults)?;
+    let scrape = plan.observe.listen.map(|address| {
+        scrape::Scrape::open(address).map_err(|source| RunError::Observe { address, source })
+    });
+    let scrape = scrape.transpose()?;
     let (memory, regions) = memory::reserve(plan)?;
     let capture = capture.or_else(|| plan.observe.capture.clone());
     let devices = open(plan, registry, capture.as_deref(), &packets)?;
@@ -113,7 +128,7 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
     drop(results);
     let began = Instant::now();
     let running = pmd_lcore::spawn(starts, clock)?;
-    let mut watch = watch::Watch { plan: &plan, live: &live, duration, interrupt, watcher };
+    let mut watch = watch::Watch { plan: &plan, live: &live, duration, interrupt, watcher, scrape };
     watch.until_the_end(&running, began);
     let ended = running.join(DRAIN);
     let elapsed = began.elapsed();

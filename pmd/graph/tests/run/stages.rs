@@ -72,3 +72,45 @@ fn a_generator_without_end_is_ended() {
     assert!(made > 0);
     assert_eq!(node(&report, "end").messages, made, "what was on its way has arrived");
 }
+
+/// Counters are served while the run goes on, as any Prometheus reads them.
+#[test]
+fn counters_are_served_over_http() {
+    use std::io::{Read, Write};
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = generated("count = 100000000000\nrate = 1000", "");
+    let text = format!("[observe]\nlisten = \"{address}\"\n{text}");
+    let mut scraped = String::new();
+    let interrupt = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let ended = std::sync::Arc::clone(&interrupt);
+    let scraper = std::thread::spawn(move || {
+        let mut stream = loop {
+            if let Ok(stream) = std::net::TcpStream::connect(address) {
+                break stream;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        std::thread::sleep(Duration::from_millis(50));
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        stream.read_to_string(&mut scraped).unwrap();
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        scraped
+    });
+    let options = RunOptions { interrupt: Some(interrupt), ..RunOptions::default() };
+    let report = play_with(&text, options);
+    let scraped = scraper.join().unwrap();
+    assert!(report.ok, "{report}");
+    assert!(scraped.starts_with("HTTP/1.0 200 OK\r\n"), "{scraped}");
+    let value = |name: &str| -> f64 {
+        let line = scraped.lines().find(|line| line.starts_with(name));
+        line.unwrap_or_else(|| panic!("no {name}: {scraped}"))
+            .rsplit(' ')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    assert!(value("spinwire_node_messages_total{node=\"end\",kind=\"sink\"} ") > 0.0);
+    assert!(value("spinwire_lcore_idle_seconds_total{lcore=\"lc0\",cpu=") > 0.0);
+    assert!(scraped.contains("# TYPE spinwire_node_bytes_total counter\n"), "{scraped}");
+}
