@@ -26,6 +26,8 @@ pub enum Operation {
     Atomic,
     /// Delivery to a group.
     Multicast,
+    /// Being joined to one peer.
+    Connection,
 }
 
 impl Transport {
@@ -52,12 +54,15 @@ impl Transport {
     pub fn lacks(self, operation: Operation) -> Option<&'static str> {
         match (self, operation) {
             (_, Operation::Send)
-            | (Self::Rc | Self::Uc, Operation::Write)
+            | (Self::Rc | Self::Uc, Operation::Write | Operation::Connection)
             | (Self::Rc, Operation::Read | Operation::Atomic)
             | (Self::Ud, Operation::Multicast) => None,
             (Self::Uc, Operation::Read | Operation::Atomic) => Some(
                 "UC has no acknowledgements, so nothing can come back: it carries SEND and WRITE only",
             ),
+            (Self::Ud, Operation::Connection) => {
+                Some("UD sends single datagrams to anybody, and has no connections")
+            }
             (Self::Ud, _) => {
                 Some("UD carries single datagrams without remote memory access: SEND only")
             }
@@ -82,6 +87,7 @@ impl fmt::Display for Operation {
             Self::Read => "READ",
             Self::Atomic => "an atomic",
             Self::Multicast => "multicast",
+            Self::Connection => "a connection",
         })
     }
 }

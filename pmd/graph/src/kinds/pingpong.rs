@@ -44,7 +44,13 @@ impl NodeFactory for PingPong {
             qps: 1,
             local: QUEUES,
             remote: QUEUES,
-            operations: vec![Need { operation: Operation::Send, reason: "a pingpong sends" }],
+            operations: vec![
+                Need { operation: Operation::Send, reason: "a pingpong sends" },
+                Need {
+                    operation: Operation::Connection,
+                    reason: "its two ends play with each other",
+                },
+            ],
         })
     }
 

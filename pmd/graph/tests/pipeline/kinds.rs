@@ -33,7 +33,7 @@ kind = "pingpong"
 lcore = "lc1"
 device = "soft0"
 peer = "pong"
-transport = "ud"
+transport = "uc"
 "#;
 
 #[test]
