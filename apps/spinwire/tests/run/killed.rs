@@ -18,7 +18,7 @@ fn pair(wire: &str, input: &Input) -> (Running, Running) {
 }
 
 /// Waits until bytes have been on their way for a while: the client's threads show that it is connected.
-fn under_way(client: &mut Running) {
+pub(crate) fn under_way(client: &mut Running) {
     let deadline = Instant::now() + PATIENCE;
     let tasks = format!("/proc/{}/task", client.id());
     let connected = || {

@@ -58,6 +58,45 @@ fn several_configs_are_a_process_each() {
     assert!(verdict["summary"].as_str().unwrap().contains("byte 777 differs"), "{verdict}");
 }
 
+/// A target without `serve` goes on for ever: clients come one after the other and at once, with one queue pair or several,
+/// with any depth; one that is killed is not missed; what it stored is free again.
+#[test]
+fn a_target_that_serves_for_ever() {
+    let input = Input::new("for-ever", 1_000_003);
+    let address = free_address();
+    let text = std::fs::read_to_string(config("quickstart-server.toml")).unwrap();
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("for-ever.toml");
+    std::fs::write(&path, text.replace("serve = 1", "")).unwrap();
+    let path = path.display().to_string();
+    let listen = format!("node.target.listen={address}");
+    // Room for two clients at a time, and no more.
+    let size = "memory.size=4MiB";
+    let mut server = Running::start(&["run", &path, "--set", &listen, "--set", size, "--json"]);
+    let (client, peer, set) =
+        (config("quickstart-client.toml"), format!("node.client.peer={address}"), input.set());
+    let common = ["run", &client, "--set", &peer, "--set", &set, "--json"];
+    let sent = |more: &[&str]| {
+        let output = spinwire(&[&common[..], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{more:?}: {}", stderr(&output));
+        assert_eq!(node(&report(&output), "client")["verified_bytes"], input.len);
+    };
+    sent(&["--set", "node.client.qps=3"]);
+    sent(&["--set", "node.client.depth=500"]);
+    let killed = [&common[..], &["--set", "node.source.repeat=4000000000"]].concat();
+    let mut killed = Running::start(&killed);
+    crate::killed::under_way(&mut killed);
+    sent(&[]);
+    killed.kill();
+    drop(killed);
+    sent(&[]);
+    server.signal("-INT");
+    let output = server.end();
+    let served = report(&output);
+    assert_eq!(output.status.code(), Some(0), "{served}");
+    assert_eq!(node(&served, "target")["errors"], 1);
+    assert!(stderr(&output).contains("lost a client: `client` (process "), "{}", stderr(&output));
+}
+
 #[test]
 fn nobody_listening_is_an_error_in_time() {
     let address = free_address();
