@@ -28,6 +28,17 @@ pub(super) fn decode(
     let mut settings = Settings::default();
     for key in keys {
         let (value, span) = match (table.get(key.name), &key.presence) {
+            (Some(entry), Presence::Unavailable) => {
+                report.push(
+                    Diagnostic::error(format!(
+                        "`{}` of {what} is not available in this build",
+                        key.name
+                    ))
+                    .at(entry.key_span, "nothing would happen")
+                    .help("remove it"),
+                );
+                continue;
+            }
             (Some(entry), _) => match value(key, &entry.item) {
                 Ok(value) => (value, Some(entry.item.span)),
                 Err(complaint) => {
@@ -36,7 +47,7 @@ pub(super) fn decode(
                 }
             },
             (None, Presence::Default(value)) => (value.clone(), None),
-            (None, Presence::Optional) => continue,
+            (None, Presence::Optional | Presence::Unavailable) => continue,
             (None, Presence::Required) => {
                 report.push(
                     Diagnostic::error(format!("{what} lacks the key `{}`", key.name))
@@ -162,7 +173,7 @@ fn value(key: &Key, item: &Item) -> Result<Value, Diagnostic> {
 }
 
 /// What a form takes, in words.
-fn expected(form: &Form) -> String {
+pub(super) fn expected(form: &Form) -> String {
     let or_auto =
         |auto: bool, text: String| if auto { format!("{text}, or \"auto\"") } else { text };
     match form {

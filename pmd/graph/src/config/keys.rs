@@ -53,7 +53,8 @@ pub(super) fn node() -> Vec<Key> {
 
 pub(super) fn observe() -> Vec<Key> {
     vec![
-        Key::new("listen", Form::Socket, "where counters are served as Prometheus text"),
+        Key::new("listen", Form::Socket, "where counters are served as Prometheus text")
+            .unavailable(),
         Key::text("capture", "pcapng file that every frame is written to"),
         Key::text("run_dir", "directory of the run's journal and counters"),
     ]
@@ -71,9 +72,9 @@ pub(crate) fn soft() -> DeviceSchema {
             .not_in_this_build(&["xdp", "dpdk"])
             .default("auto"),
         Key::flag("one_copy", "whether same-user peers may map each other's regions").default(true),
-        Key::text("interface", "network interface").only_when("wire", "xdp"),
-        Key::text("port", "DPDK port, by PCI address").only_when("wire", "dpdk"),
-        Key::text("vdev", "DPDK virtual device").only_when("wire", "dpdk"),
+        Key::text("interface", "network interface").unavailable(),
+        Key::text("port", "DPDK port, by PCI address").unavailable(),
+        Key::text("vdev", "DPDK virtual device").unavailable(),
     ];
     DeviceSchema::new("soft", keys)
 }

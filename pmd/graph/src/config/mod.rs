@@ -4,6 +4,7 @@
 //! keys (`decode`), every name against what is declared (`links`). Each step reports all it finds.
 
 pub(crate) mod keys;
+pub mod reference;
 pub mod retry;
 pub mod schema;
 pub mod suggest;

@@ -1,0 +1,110 @@
+//! The reference of all keys, written from the same data that checks them.
+
+use std::fmt::Write as _;
+
+use super::decode::expected;
+use super::keys;
+use super::schema::{Form, Key};
+use crate::registry::{Registry, Schema};
+
+/// Every table and every kind of node of a registry, as Markdown.
+pub fn reference(registry: &Registry) -> String {
+    let mut page = Page(String::from(
+        "# Keys of a pipeline\n\n\
+         One TOML file is one process. `spinwire check FILE` says what is wrong with it, `spinwire plan FILE` what would run.\n\
+         Any key can be set from the command line: `--set node.NAME.KEY=VALUE`, likewise `device.NAME.KEY`, `lcore.NAME.KEY`,\n\
+         `memory.KEY`. This page is written by a test from the data that checks the files.\n",
+    ));
+    page.section("[memory]", "", &keys::memory());
+    page.section(
+        "[retry]",
+        "For every node that does not say otherwise; where nobody does: 14, 7, 7 and 12.",
+        &super::retry::keys().collect::<Vec<_>>(),
+    );
+    for device in registry.devices().filter(|device| device.is_available()) {
+        let title = format!("[device.NAME], kind = \"{}\"", device.kind());
+        page.section(&title, "", device.keys());
+    }
+    page.section("[[lcore]]", "", &keys::lcore());
+    page.section("[[node]]", "Of every kind.", &keys::node());
+    for factory in registry.nodes() {
+        let schema = factory.schema();
+        page.section(
+            &format!("[[node]], kind = \"{}\"", schema.kind()),
+            &about(schema),
+            schema.keys(),
+        );
+    }
+    page.section("[observe]", "", &keys::observe());
+    page.0
+}
+
+fn about(schema: &Schema) -> String {
+    let (first, rest) = schema.summary().split_at(1);
+    let mut about = format!("{}{rest}.", first.to_uppercase());
+    match (schema.has_input(), schema.has_output()) {
+        (true, true) => {
+            about.push_str(" Takes blocks from the stages before it and passes them on.")
+        }
+        (true, false) => about.push_str(" Takes blocks from the stages before it."),
+        (false, true) => about.push_str(" Passes blocks on."),
+        (false, false) => {}
+    }
+    about
+}
+
+struct Page(String);
+
+impl Page {
+    fn section(&mut self, title: &str, about: &str, keys: &[Key]) {
+        let keys: Vec<&Key> = keys.iter().filter(|key| key.is_available()).collect();
+        self.line(format_args!("\n## {title}\n"));
+        if !about.is_empty() {
+            self.line(format_args!("{about}\n"));
+        }
+        if keys.is_empty() {
+            return;
+        }
+        self.line(format_args!("| key | value | default | |\n|---|---|---|---|"));
+        for key in keys {
+            let default = match key.default_value() {
+                Some(value) => format!("`{value}`"),
+                None if key.is_required() => "required".into(),
+                None => String::new(),
+            };
+            let value = match key.form() {
+                Form::Text | Form::Name => "text".into(),
+                form => expected(form),
+            };
+            self.line(format_args!("| `{}` | {value} | {default} | {} |", key.name(), key.doc()));
+        }
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        // A String takes everything.
+        let written = writeln!(self.0, "{line}");
+        debug_assert!(written.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// `UPDATE_REFERENCE=1 cargo test -p pmd-graph reference` writes the page anew.
+    #[test]
+    fn the_page_beside_the_configs_is_this_one() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/README.md");
+        let page = reference(&Registry::builtin());
+        if std::env::var_os("UPDATE_REFERENCE").is_some() {
+            std::fs::write(&path, &page).unwrap();
+        }
+        let there = std::fs::read_to_string(&path).unwrap();
+        assert!(
+            there == page,
+            "configs/README.md is out of date: UPDATE_REFERENCE=1 cargo test -p pmd-graph reference"
+        );
+    }
+}
