@@ -72,9 +72,9 @@ pub(crate) fn soft() -> DeviceSchema {
             .not_in_this_build(&["xdp", "dpdk"])
             .default("auto"),
         Key::flag("one_copy", "whether same-user peers may map each other's regions").default(true),
-        Key::text("interface", "network interface").unavailable(),
-        Key::text("port", "DPDK port, by PCI address").unavailable(),
-        Key::text("vdev", "DPDK virtual device").unavailable(),
+        Key::text("interface", "network interface").only_when("wire", "xdp"),
+        Key::text("port", "DPDK port, by PCI address").only_when("wire", "dpdk"),
+        Key::text("vdev", "DPDK virtual device").only_when("wire", "dpdk"),
     ];
     DeviceSchema::new("soft", keys)
 }

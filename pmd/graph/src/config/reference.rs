@@ -53,11 +53,20 @@ fn about(schema: &Schema) -> String {
     about
 }
 
+/// Whether this build reads the key at all, and has the word that it is only read with.
+fn can_be_used(key: &Key, keys: &[Key]) -> bool {
+    let has = |(other, word): (&str, &str)| {
+        let other = keys.iter().find(|key| key.name() == other).map(Key::form);
+        !matches!(other, Some(Form::Word { words, .. }) if !words.contains(&word))
+    };
+    key.is_available() && key.condition().is_none_or(has)
+}
+
 struct Page(String);
 
 impl Page {
     fn section(&mut self, title: &str, about: &str, keys: &[Key]) {
-        let keys: Vec<&Key> = keys.iter().filter(|key| key.is_available()).collect();
+        let keys: Vec<&Key> = keys.iter().filter(|key| can_be_used(key, keys)).collect();
         self.line(format_args!("\n## {title}\n"));
         if !about.is_empty() {
             self.line(format_args!("{about}\n"));
@@ -76,7 +85,11 @@ impl Page {
                 Form::Text | Form::Name => "text".into(),
                 form => expected(form),
             };
-            self.line(format_args!("| `{}` | {value} | {default} | {} |", key.name(), key.doc()));
+            let doc = match key.condition() {
+                Some((other, word)) => format!("{}; only with `{other} = \"{word}\"`", key.doc()),
+                None => key.doc().into(),
+            };
+            self.line(format_args!("| `{}` | {value} | {default} | {doc} |", key.name()));
         }
     }
 

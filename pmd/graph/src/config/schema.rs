@@ -228,6 +228,11 @@ impl Key {
         !matches!(self.presence, Presence::Unavailable)
     }
 
+    /// The key and the word that it is only read with.
+    pub fn condition(&self) -> Option<(&'static str, &'static str)> {
+        self.when
+    }
+
     /// Whether it must be given.
     pub fn is_required(&self) -> bool {
         matches!(self.presence, Presence::Required)
