@@ -217,7 +217,7 @@ fn is_free(address: Ipv4Addr) -> bool {
 }
 
 /// Bytes after the UDP header that fit IP packets of `mtu` bytes, at most
-/// [`MAX_PAYLOAD`](crate::limits::MAX_PAYLOAD).
+/// [`MAX_PAYLOAD`].
 pub fn max_payload(address: IpAddr, mtu: usize) -> usize {
     let headers = if address.is_ipv4() { 20 + 8 } else { 40 + 8 };
     MAX_PAYLOAD.min(mtu.saturating_sub(headers))
