@@ -28,17 +28,6 @@ pub(super) fn decode(
     let mut settings = Settings::default();
     for key in keys {
         let (value, span) = match (table.get(key.name), &key.presence) {
-            (Some(entry), Presence::Unavailable) => {
-                report.push(
-                    Diagnostic::error(format!(
-                        "`{}` of {what} is not available in this build",
-                        key.name
-                    ))
-                    .at(entry.key_span, "nothing would happen")
-                    .help("remove it"),
-                );
-                continue;
-            }
             (Some(entry), _) => match value(key, &entry.item) {
                 Ok(value) => (value, Some(entry.item.span)),
                 Err(complaint) => {
@@ -47,7 +36,7 @@ pub(super) fn decode(
                 }
             },
             (None, Presence::Default(value)) => (value.clone(), None),
-            (None, Presence::Optional | Presence::Unavailable) => continue,
+            (None, Presence::Optional) => continue,
             (None, Presence::Required) => {
                 report.push(
                     Diagnostic::error(format!("{what} lacks the key `{}`", key.name))

@@ -53,8 +53,7 @@ pub(super) fn node() -> Vec<Key> {
 
 pub(super) fn observe() -> Vec<Key> {
     vec![
-        Key::new("listen", Form::Socket, "where counters are served as Prometheus text")
-            .unavailable(),
+        Key::new("listen", Form::Socket, "where counters are served as Prometheus text"),
         Key::text("capture", "pcapng file that every frame is written to"),
         Key::text("run_dir", "directory of the run's journal and counters"),
     ]

@@ -44,7 +44,7 @@ fn about(schema: &Schema) -> String {
     let mut about = format!("{}{rest}.", first.to_uppercase());
     match (schema.has_input(), schema.has_output()) {
         (true, true) => {
-            about.push_str(" Takes blocks from the stages before it and passes them on.")
+            about.push_str(" Takes blocks from the stages before it and passes them on.");
         }
         (true, false) => about.push_str(" Takes blocks from the stages before it."),
         (false, true) => about.push_str(" Passes blocks on."),
@@ -59,7 +59,7 @@ fn can_be_used(key: &Key, keys: &[Key]) -> bool {
         let other = keys.iter().find(|key| key.name() == other).map(Key::form);
         !matches!(other, Some(Form::Word { words, .. }) if !words.contains(&word))
     };
-    key.is_available() && key.condition().is_none_or(has)
+    key.condition().is_none_or(has)
 }
 
 struct Page(String);

@@ -98,8 +98,6 @@ pub(super) enum Presence {
     Required,
     Optional,
     Default(Value),
-    /// Known, and refused: what it asks for is not part of this build.
-    Unavailable,
 }
 
 impl Key {
@@ -136,13 +134,6 @@ impl Key {
     /// A duration.
     pub fn time(name: &'static str, range: RangeInclusive<Duration>, doc: &'static str) -> Self {
         Self::new(name, Form::Time { range }, doc)
-    }
-
-    /// Known and refused with a sentence, since this build does not have what it asks for.
-    #[must_use]
-    pub fn unavailable(mut self) -> Self {
-        self.presence = Presence::Unavailable;
-        self
     }
 
     /// The key must be given.
@@ -221,11 +212,6 @@ impl Key {
             Presence::Default(value) => Some(value),
             _ => None,
         }
-    }
-
-    /// Whether this build has what it asks for.
-    pub fn is_available(&self) -> bool {
-        !matches!(self.presence, Presence::Unavailable)
     }
 
     /// The key and the word that it is only read with.

@@ -348,10 +348,6 @@ fn sets() {
         ("node.client.depth=many", "`depth` cannot be a string"),
         ("memory.size=1GiBB", "`size` = \"1GiBB\" cannot be read"),
         ("retry.timeout=32", "`timeout` is out of range"),
-        (
-            "observe.listen=\"127.0.0.1:9471\"",
-            "`listen` of [observe] is not available in this build",
-        ),
     ] {
         only(QUICKSTART, &[set], title);
     }
