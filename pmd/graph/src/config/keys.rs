@@ -111,8 +111,8 @@ pub(crate) fn rdma(role: Role) -> Vec<Key> {
         );
         keys.push(if role == Role::Initiator { peer.required() } else { peer });
         keys.push(
-            Key::word("transport", &["rc", "uc"], "service type of its queue pairs")
-                .not_in_this_build(&["ud", "xrc"])
+            Key::word("transport", &["rc", "uc", "ud"], "service type of its queue pairs")
+                .not_in_this_build(&["xrc"])
                 .default("rc"),
         );
         keys.push(
