@@ -10,7 +10,7 @@ mod conformance;
 use std::process::ExitCode;
 
 use clap::Parser;
-use pmd_graph::app::{App, Exit};
+use pmd_graph::app::{App, Exit, say};
 use pmd_graph::registry::Registry;
 
 use cli::{Cli, Command};
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         Command::Conformance(args) => commands::conformance::run(args),
     };
     let exit = ended.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        say(format_args!("error: {error:#}"));
         Exit::Failed
     });
     exit.into()

@@ -18,7 +18,7 @@ pub(crate) fn run(args: &ConformanceArgs) -> anyhow::Result<Exit> {
     let config = match config(&args.device) {
         Ok(config) => config,
         Err(complaint) => {
-            eprintln!("error: --device {}: {complaint}", args.device);
+            app::say(format_args!("error: --device {}: {complaint}", args.device));
             return Ok(Exit::Usage);
         }
     };

@@ -3,4 +3,5 @@
 mod bench;
 mod killed;
 mod one;
+mod output;
 mod two;

@@ -8,6 +8,7 @@ mod run_dir;
 mod several;
 mod signals;
 mod single;
+mod stderr;
 
 use std::io;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use crate::config::units::parse_time;
 use crate::registry::Registry;
 
 pub use pipeline::{Pipeline, colour, open, print};
+pub use stderr::say;
 
 /// Which log lines are wanted, as `tracing` filters are written: `SPINWIRE_LOG=debug`.
 const LOG: &str = "SPINWIRE_LOG";
@@ -117,7 +119,7 @@ impl App<'_> {
             configs => several::run(self, args, configs),
         };
         ended.unwrap_or_else(|error| {
-            eprintln!("error: {error:#}");
+            say(format_args!("error: {error:#}"));
             Exit::Failed
         })
     }
@@ -132,6 +134,8 @@ pub fn log_to_stderr() {
         .with_ansi(colour())
         .with_target(false)
         .without_time()
+        // It would complain about stderr on stderr, and panic.
+        .log_internal_errors(false)
         .init();
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use pmd_lcore::topology::TopologyError;
 
+use super::say;
 use crate::config::Config;
 use crate::diagnostic::Report;
 use crate::plan::Plan;
@@ -64,11 +65,11 @@ fn complain(report: &Report) {
     if report.diagnostics.is_empty() {
         return;
     }
-    eprintln!("{}\n", report.render(colour()));
+    say(format_args!("{}\n", report.render(colour())));
     match report.errors() {
         0 => {}
-        1 => eprintln!("error: the config is refused"),
-        errors => eprintln!("error: the config is refused for {errors} reasons"),
+        1 => say("error: the config is refused"),
+        errors => say(format_args!("error: the config is refused for {errors} reasons")),
     }
 }
 

@@ -14,7 +14,7 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::{App, Exit, RunArgs, pipeline, signals, single};
+use super::{App, Exit, RunArgs, pipeline, say, signals, single};
 use crate::limits::{DRAIN, PART_GRACE, WATCH};
 
 /// One process of the run.
@@ -37,7 +37,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> anyhow:
         let Some(pipeline) = pipeline else { return Ok(Exit::Usage) };
         let fit = pipeline.plan.fit(&pipeline.machine);
         if !fit.fits() {
-            eprint!("{}", pipeline.plan.to_text(&fit));
+            say(pipeline.plan.to_text(&fit).trim_end());
             return Ok(Exit::Unfit);
         }
         let faults = addressed(&args.faults, fault_target, table.as_ref(), &tables);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::bar::Bar;
 use super::run_dir::RunDir;
-use super::{App, Exit, RunArgs, pipeline, signals};
+use super::{App, Exit, RunArgs, pipeline, say, signals};
 use crate::config::retry::milliseconds;
 use crate::fault::Fault;
 use crate::plan::Plan;
@@ -20,7 +20,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> anyhow::Result<Exit> {
     let interrupt = signals::interrupt()?;
     let config = args.configs.first().map(AsRef::as_ref);
     if config.is_none() && app.default.is_none() {
-        eprintln!("error: give the path of a pipeline");
+        say("error: give the path of a pipeline");
         return Ok(Exit::Usage);
     }
     let Some(pipeline) = pipeline::open(app.registry, config, app.default, &args.sets.sets)? else {
@@ -30,7 +30,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> anyhow::Result<Exit> {
     let Some(faults) = faults(&args.faults) else { return Ok(Exit::Usage) };
     let fit = plan.fit(&pipeline.machine);
     if !fit.fits() {
-        eprint!("{}", plan.to_text(&fit));
+        say(plan.to_text(&fit).trim_end());
         return Ok(Exit::Unfit);
     }
     let run_dir = RunDir::open(args.run_dir.as_deref(), plan)?;
@@ -55,7 +55,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> anyhow::Result<Exit> {
     let report = match ran {
         Ok(report) => report,
         Err(error) => {
-            eprintln!("error: {error}");
+            say(format_args!("error: {error}"));
             return Ok(exit(&error));
         }
     };
@@ -69,7 +69,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> anyhow::Result<Exit> {
 /// The faults that the command line names; `None`, with the reason on stderr, if one is none.
 fn faults(texts: &[String]) -> Option<Vec<Fault>> {
     let faults: Result<Vec<Fault>, _> = texts.iter().map(|text| text.parse()).collect();
-    faults.inspect_err(|error| eprintln!("error: {error}")).ok()
+    faults.inspect_err(|error| say(format_args!("error: {error}"))).ok()
 }
 
 /// What was decided for this run, once.
@@ -99,7 +99,7 @@ fn show(report: &Report, as_json: bool) -> anyhow::Result<()> {
         pipeline::print(&format!("{}\n", serde_json::to_string(report)?))?;
         // Whoever reads the object on stdout may not be whoever looks at the terminal.
         if !report.ok {
-            eprintln!("{}", report.verdict);
+            say(&report.verdict);
         }
     } else {
         pipeline::print(&report.to_string())?;

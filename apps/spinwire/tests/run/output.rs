@@ -1,0 +1,59 @@
+//! Outputs that take nothing.
+
+use std::fs::File;
+use std::process::Stdio;
+
+use crate::bench::{Input, command, config, node, report};
+
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").expect("Linux has /dev/full").into()
+}
+
+/// A pipe that nobody reads.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe is free");
+    drop(reader);
+    writer.into()
+}
+
+/// What stderr takes changes nothing about the run: not its log, its complaints, or how it ends.
+#[test]
+fn a_stderr_that_takes_nothing_changes_nothing() {
+    let input = Input::new("deaf", 10_000);
+    let (config, set) = (config("quickstart.toml"), input.set());
+    for stderr in [full, closed] {
+        let mut done = command(&["run", &config, "--set", &set, "--json"]);
+        let output = done.env("SPINWIRE_LOG", "trace").stderr(stderr()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!(node(&report(&output), "client")["verified_bytes"], input.len);
+        for (arguments, code) in [
+            (&["run", &config, "--set", &set, "--fault", "flip target 1", "--json"][..], 1),
+            (&["run", "--capture", "/nonexistent/x.pcapng"], 1),
+            (&["run", "/nonexistent.toml"], 2),
+            (&["run", &config, "--set", "node.client.dpeth=1"], 2),
+            (&["run", "--fault", "explode"], 2),
+            (&["run", "--no-such-flag"], 2),
+            (&["conformance", "--device", "nic"], 2),
+            (&["run", "--set", "memory.size=900GiB", "--set", "memory.hugepages=require"], 3),
+        ] {
+            let status = command(arguments).stdout(Stdio::null()).stderr(stderr()).status();
+            assert_eq!(status.unwrap().code(), Some(code), "{arguments:?}");
+        }
+    }
+}
+
+/// A result that nobody gets is a failure, and no panic.
+#[test]
+fn a_stdout_that_takes_nothing_fails_the_run() {
+    let input = Input::new("mute", 10_000);
+    let (config, set) = (config("quickstart.toml"), input.set());
+    for stdout in [full, closed] {
+        for json in [&["--json"][..], &[]] {
+            let arguments = [&["run", &config, "--set", &set][..], json].concat();
+            let output = command(&arguments).stdout(stdout()).output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            let silent = command(&arguments).stdout(stdout()).stderr(stdout()).status();
+            assert_eq!(silent.unwrap().code(), Some(1));
+        }
+    }
+}
