@@ -21,6 +21,7 @@ pub mod limits;
 pub mod node;
 pub mod plan;
 pub mod registry;
+mod regular;
 pub mod run;
 pub mod stream;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `spinwire run` from outside: one process and two, faults, signals and kills.
 
 mod bench;
+mod files;
 mod killed;
 mod one;
 mod output;

@@ -15,7 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::{App, Exit, RunArgs, pipeline, say, signals, single};
-use crate::limits::{DRAIN, PART_GRACE, WATCH};
+use crate::limits::{CONFIG_BYTES_MAX, DRAIN, PART_GRACE, WATCH};
+use crate::regular;
 
 /// One process of the run.
 struct Part {
@@ -179,7 +180,8 @@ fn report(parts: Vec<Part>, as_json: bool) -> anyhow::Result<Exit> {
 
 fn read(path: &Path) -> Option<toml::Table> {
     // What cannot be read or parsed is complained about where it is opened.
-    std::fs::read_to_string(path).ok()?.parse().ok()
+    let (file, _) = regular::open(path).ok()?;
+    std::io::read_to_string(file.take(CONFIG_BYTES_MAX)).ok()?.parse().ok()
 }
 
 /// Of `texts`, those that concern the config of `table`: they name something of it, or nothing, or something that no

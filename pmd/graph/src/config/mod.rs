@@ -18,7 +18,6 @@ mod links;
 mod overrides;
 mod tables;
 
-use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -30,6 +29,7 @@ use pmd_mem::{Hugepages, Memlock, NumaPolicy};
 use crate::diagnostic::{Diagnostic, Report, SourceKind, Span};
 use crate::limits::CONFIG_BYTES_MAX;
 use crate::registry::{NodeFactory, Registry};
+use crate::regular;
 use retry::{Environment, Retry};
 use schema::Settings;
 use transport::Transport;
@@ -164,8 +164,8 @@ impl Config {
         registry: &Registry,
     ) -> Result<Self, Report> {
         let mut bytes = Vec::new();
-        let read = File::open(path)
-            .and_then(|file| file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes));
+        let read = regular::open(path)
+            .and_then(|(file, _)| file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes));
         match read {
             Ok(_) => Self::parse(&path.display().to_string(), &bytes, sets, environment, registry),
             Err(error) => Err(Report::of(

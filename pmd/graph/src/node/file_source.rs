@@ -11,6 +11,7 @@ use pmd_observe::{Code, Owner};
 use super::{Node, NodeContext, Record, Turn};
 use crate::failure::Failure;
 use crate::limits::SOURCE_BURST;
+use crate::regular;
 use crate::stream::{Block, Buffers, Outlet};
 
 /// What a path of this name stands for: the running executable.
@@ -38,11 +39,11 @@ impl FileSource {
         let path = settings.text("path");
         let path = if path == SELF { executable(cx.name())? } else { PathBuf::from(path) };
         let failed = |error: &io::Error| unreadable(cx.name(), &path, error);
-        let file = File::open(&path).map_err(|error| failed(&error))?;
-        let metadata = file.metadata().map_err(|error| failed(&error))?;
-        if !metadata.is_file() {
-            let what = if metadata.is_dir() { "a directory" } else { "no regular file" };
-            return Err(failed(&io::Error::other(format!("it is {what}"))));
+        let (file, metadata) = regular::open(&path).map_err(|error| failed(&error))?;
+        if regular::hides_its_size(&file, &metadata).map_err(|error| failed(&error))? {
+            let reason =
+                "it has content and does not say how much, as files of /proc: copy it to a disk";
+            return Err(failed(&io::Error::other(reason)));
         }
         let (size, block) = (Metadata::len(&metadata), settings.size("block").get());
         let buffers = cx.buffers("blocks", block)?;

@@ -2,9 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use super::pcapng;
 
@@ -69,7 +73,7 @@ impl Capture {
         let mut header = Vec::new();
         pcapng::section_header(&mut header);
         let begin = || {
-            let mut file = File::create(path)?;
+            let mut file = open(path)?;
             file.write_all(&header)?;
             Ok(file)
         };
@@ -153,6 +157,33 @@ impl Capture {
     }
 }
 
+/// Opens the file, emptied. Devices such as `/dev/null` are taken as they are; what could wait for a reader, or destroys
+/// more than a file, is not. `O_NONBLOCK`: the open of a FIFO would wait (open(2)).
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(flags)
+        .open(path)
+        .map_err(|error| match error.raw_os_error() {
+            Some(code) if code == Errno::NXIO.raw_os_error() => no_file(),
+            _ => error,
+        })?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() {
+        file.set_len(0)?;
+    } else if !kind.is_char_device() {
+        return Err(no_file());
+    }
+    Ok(file)
+}
+
+fn no_file() -> io::Error {
+    io::Error::other("it exists and is no regular file: name another")
+}
+
 /// Removes a block that was written in part, so that readers accept the rest of the file.
 fn cut(file: &File, whole: u64, error: io::Error) -> io::Error {
     match file.set_len(whole) {
@@ -183,6 +214,32 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("stopped after 1 frames"), "{text}");
         assert!(text.contains("No space left on device"), "{text}");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_and_not_waited_for() {
+        let fifo = std::env::temp_dir().join(format!("pmd-wire-fifo-{}", std::process::id()));
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let alone = Capture::create(&fifo).unwrap_err().to_string();
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let reader = File::options().read(true).custom_flags(flags).open(&fifo).unwrap();
+        let read = Capture::create(&fifo).unwrap_err().to_string();
+        drop(reader);
+        std::fs::remove_file(&fifo).unwrap();
+        for text in [alone, read] {
+            assert!(text.contains("is no regular file"), "{text}");
+        }
+        Capture::create(Path::new("/dev/null")).unwrap();
+    }
+
+    #[test]
+    fn a_shorter_capture_leaves_nothing_of_a_longer_one() {
+        let path = std::env::temp_dir().join(format!("pmd-wire-again-{}", std::process::id()));
+        std::fs::write(&path, [7; 10_000]).unwrap();
+        let bytes = Capture::create(&path).unwrap().finish().unwrap().bytes;
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), bytes);
         std::fs::remove_file(&path).unwrap();
     }
 
