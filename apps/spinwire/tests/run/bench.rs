@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -37,7 +38,16 @@ pub(crate) struct Running(Option<Child>);
 
 impl Running {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        Self::begin(&mut command(arguments))
+    }
+
+    /// In a process group of its own, as shells start what runs on a terminal.
+    pub(crate) fn start_group(arguments: &[&str]) -> Self {
+        Self::begin(command(arguments).process_group(0))
+    }
+
+    fn begin(command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         Self(Some(child.expect("the binary runs")))
     }
 
@@ -52,6 +62,28 @@ impl Running {
     pub(crate) fn signal(&mut self, name: &str) {
         let sent = Command::new("kill").args([name, &self.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
+    }
+
+    /// Signals its whole process group, as a terminal does.
+    pub(crate) fn signal_group(&mut self, name: &str) {
+        let group = format!("-{}", self.id());
+        let sent = Command::new("kill").args([name, "--", &group]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// The processes that it has started, once there are so many.
+    pub(crate) fn children(&mut self, count: usize) -> Vec<u32> {
+        let deadline = Instant::now() + PATIENCE;
+        let list = format!("/proc/{0}/task/{0}/children", self.id());
+        loop {
+            let text = fs::read_to_string(&list).expect("the process runs");
+            let ids: Vec<u32> = text.split_whitespace().flat_map(str::parse).collect();
+            if ids.len() == count {
+                return ids;
+            }
+            assert!(Instant::now() < deadline, "the process does not start {count} others");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Waits for its end.

@@ -19,8 +19,13 @@ fn pair(wire: &str, input: &Input) -> (Running, Running) {
 
 /// Waits until bytes have been on their way for a while: the client's threads show that it is connected.
 pub(crate) fn under_way(client: &mut Running) {
+    under_way_as(client.id());
+}
+
+/// The same of a process by its id.
+pub(crate) fn under_way_as(client: u32) {
     let deadline = Instant::now() + PATIENCE;
-    let tasks = format!("/proc/{}/task", client.id());
+    let tasks = format!("/proc/{client}/task");
     let connected = || {
         let tasks = std::fs::read_dir(&tasks).expect("the client runs");
         let names =

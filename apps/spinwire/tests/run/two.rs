@@ -158,3 +158,27 @@ fn strangers_are_told_apart() {
     let output = server.end();
     assert_eq!(output.status.code(), Some(0), "a stranger is no client: {}", stderr(&output));
 }
+
+/// Ctrl-C reaches everything on the terminal, and is the first signal to every process of the run: all drain and report.
+#[test]
+fn ctrl_c_on_several_configs_drains_all_of_them() {
+    let input = Input::new("ctrl-c", 1_000_000);
+    let address = free_address();
+    let (server, client) = (config("quickstart-server.toml"), config("quickstart-client.toml"));
+    let (listen, peer) =
+        (format!("node.target.listen={address}"), format!("node.client.peer={address}"));
+    let repeat = "node.source.repeat=4000000000";
+    let set = input.set();
+    let args = ["run", &server, &client, "--json", "--set", &listen, "--set", &peer];
+    let mut run = Running::start_group(&[&args[..], &["--set", &set, "--set", repeat]].concat());
+    crate::killed::under_way_as(run.children(2)[1]);
+    run.signal_group("-INT");
+    let output = run.end();
+    let both = report(&output);
+    assert_eq!((output.status.code(), &both["ok"]), (Some(0), &Value::from(true)), "{both}");
+    let [served, sent] = both["runs"].as_array().unwrap().as_slice() else { panic!("{both}") };
+    assert_eq!(served["verdict"]["code"], "ok");
+    let sent = node(sent, "client");
+    assert!(sent["verified_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(sent["verified_bytes"], sent["bytes"]);
+}

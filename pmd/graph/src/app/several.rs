@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -102,6 +103,8 @@ fn start(program: &Path, config: &Path, arguments: &[OsString]) -> anyhow::Resul
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        // Ctrl-C reaches a whole process group: together with what this process passes on it would count as the second.
+        .process_group(0)
         .spawn()
         .with_context(|| format!("cannot start a process for {}", config.display()))?;
     let mut out = child.stdout.take().context("a process without output")?;
