@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::process::Stdio;
 
-use crate::bench::{Input, command, config, node, report};
+use crate::bench::{Input, command, config, node, report, spinwire, stderr};
 
 fn full() -> Stdio {
     File::options().write(true).open("/dev/full").expect("Linux has /dev/full").into()
@@ -55,5 +55,14 @@ fn a_stdout_that_takes_nothing_fails_the_run() {
             let silent = command(&arguments).stdout(stdout()).stderr(stdout()).status();
             assert_eq!(silent.unwrap().code(), Some(1));
         }
+    }
+}
+
+#[test]
+fn a_run_of_no_time_is_refused() {
+    for duration in ["0s", "0ms"] {
+        let output = spinwire(&["run", "--duration", duration]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("must be more than zero"), "{}", stderr(&output));
     }
 }

@@ -139,15 +139,19 @@ pub fn log_to_stderr() {
         .init();
 }
 
-/// A duration with its unit, for clap.
+/// A duration with its unit, more than nothing, for clap.
 ///
 /// # Errors
 /// What is wrong with the text, and what may have been meant.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    parse_time(text).map_err(|error| match error.meant {
-        Some(meant) => format!("{}; did you mean {meant}?", error.reason),
-        None => error.reason,
-    })
+    match parse_time(text) {
+        Ok(Duration::ZERO) => Err("it must be more than zero".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(match error.meant {
+            Some(meant) => format!("{}; did you mean {meant}?", error.reason),
+            None => error.reason,
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +168,7 @@ mod tests {
     #[test]
     fn durations_carry_units() {
         assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("0s"), Err("it must be more than zero".to_owned()));
         assert_eq!(
             duration("10S"),
             Err("`S` is not a unit of a duration; did you mean 10s?".to_owned())
