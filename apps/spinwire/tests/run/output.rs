@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::process::Stdio;
 
+use serde_json::Value;
+
 use crate::bench::{Input, command, config, node, report, spinwire, stderr};
 
 fn full() -> Stdio {
@@ -55,6 +57,38 @@ fn a_stdout_that_takes_nothing_fails_the_run() {
             let silent = command(&arguments).stdout(stdout()).stderr(stdout()).status();
             assert_eq!(silent.unwrap().code(), Some(1));
         }
+    }
+}
+
+/// Programs that read the object on stdout find one with a verdict, however early the run failed.
+#[test]
+fn a_run_that_does_not_begin_is_an_object_too() {
+    let one = config("quickstart.toml");
+    let server = config("quickstart-server.toml");
+    let big = ["--set", "memory.size=900GiB", "--set", "memory.hugepages=require"];
+    let shm = "device.soft0.wire=shm";
+    for (arguments, code, owner, reason) in [
+        (&["--capture", "/nonexistent/x.pcapng"][..], 1, "local", "/nonexistent/x.pcapng"),
+        (&["--run-dir", "/proc/none"], 1, "local", "/proc/none"),
+        (&["--set", "device.soft0.address=192.0.2.77"], 3, "local", "192.0.2.77"),
+        (&big, 3, "local", "does not fit this machine"),
+        (&[&server, big[0], big[1], big[2], big[3]], 3, "local", "does not fit this machine"),
+        (&["--fault", "explode"], 2, "config", "explode"),
+        (&["--set", "node.client.dpeth=1"], 2, "config", "the config is refused"),
+        (&["--set", shm, "--fault", "drop all every 9"], 2, "config", "wire = \"shm\" has none"),
+        (&["--set", shm, "--capture", "/dev/null"], 2, "config", "wire = \"shm\" has none"),
+    ] {
+        let output = spinwire(&[&["run", "--json", &one][..], arguments].concat());
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
+        let report = report(&output);
+        assert_eq!(report["ok"], false);
+        assert_eq!((&report["elapsed_s"], &report["nodes"]), (&0.0.into(), &Value::Array(vec![])));
+        let verdict = &report["verdict"];
+        assert_eq!((&verdict["code"], &verdict["owner"]), (&"unknown".into(), &owner.into()));
+        let summary = verdict["summary"].as_str().unwrap();
+        assert!(summary.contains(reason), "{arguments:?}: {summary}");
+        assert!(verdict["evidence"].is_array() && verdict.get("knob").is_some(), "{verdict}");
+        assert_ne!(stderr(&output), "", "{arguments:?}");
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod bar;
 mod pipeline;
+mod refusal;
 mod run_dir;
 mod several;
 mod signals;
@@ -118,10 +119,7 @@ impl App<'_> {
             [] | [_] => single::run(self, args),
             configs => several::run(self, args, configs),
         };
-        ended.unwrap_or_else(|error| {
-            say(format_args!("error: {error:#}"));
-            Exit::Failed
-        })
+        ended.unwrap_or_else(|refusal| refusal.tell(args.json))
     }
 }
 

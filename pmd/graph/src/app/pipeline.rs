@@ -6,7 +6,7 @@ use std::path::Path;
 
 use pmd_lcore::topology::TopologyError;
 
-use super::say;
+use super::{Exit, say};
 use crate::config::Config;
 use crate::diagnostic::Report;
 use crate::plan::Plan;
@@ -86,4 +86,10 @@ pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// How a command ends whose result stdout did not take.
+pub(super) fn unwritten(error: &io::Error) -> Exit {
+    say(format_args!("error: cannot write the result: {error}"));
+    Exit::Failed
 }

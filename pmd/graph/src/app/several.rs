@@ -15,7 +15,8 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::{App, Exit, RunArgs, pipeline, say, signals, single};
+use super::refusal::Refusal;
+use super::{App, Exit, RunArgs, pipeline, signals, single};
 use crate::limits::{CONFIG_BYTES_MAX, DRAIN, PART_GRACE, WATCH};
 use crate::regular;
 
@@ -29,18 +30,17 @@ struct Part {
 }
 
 /// Checks every config, then starts a process for each, waits for all, and prints what they print.
-pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> anyhow::Result<Exit> {
+pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> Result<Exit, Refusal> {
     let interrupt = signals::interrupt()?;
     let tables: Vec<Option<toml::Table>> = configs.iter().map(|path| read(path)).collect();
     let mut commands = Vec::with_capacity(configs.len());
     for (index, (config, table)) in configs.iter().zip(&tables).enumerate() {
         let sets = addressed(&args.sets.sets, set_target, table.as_ref(), &tables);
         let pipeline = pipeline::open(app.registry, Some(config), None, &sets)?;
-        let Some(pipeline) = pipeline else { return Ok(Exit::Usage) };
+        let pipeline = pipeline.ok_or_else(Refusal::config)?;
         let fit = pipeline.plan.fit(&pipeline.machine);
         if !fit.fits() {
-            say(pipeline.plan.to_text(&fit).trim_end());
-            return Ok(Exit::Unfit);
+            return Err(Refusal::unfit(&pipeline.plan, &fit));
         }
         let faults = addressed(&args.faults, fault_target, table.as_ref(), &tables);
         commands.push(arguments(app, args, index, config, &sets, &faults));
@@ -51,7 +51,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> anyhow:
         parts.push(start(&program, config, &arguments)?);
     }
     wait(&mut parts, &interrupt)?;
-    report(parts, args.json)
+    Ok(report(parts, args.json)?)
 }
 
 /// The arguments of one process.
@@ -160,7 +160,10 @@ fn report(parts: Vec<Part>, as_json: bool) -> anyhow::Result<Exit> {
         let text =
             part.stdout.join().map_err(|_| anyhow::anyhow!("reading an output panicked"))??;
         if !as_json {
-            pipeline::print(&format!("{}:\n{text}\n", part.config.display()))?;
+            let text = format!("{}:\n{text}\n", part.config.display());
+            if let Err(error) = pipeline::print(&text) {
+                return Ok(pipeline::unwritten(&error));
+            }
             continue;
         }
         runs.push(match serde_json::from_str::<Value>(&text) {
@@ -173,7 +176,10 @@ fn report(parts: Vec<Part>, as_json: bool) -> anyhow::Result<Exit> {
     }
     if as_json {
         let ok = exits.iter().all(|exit| *exit == Some(0));
-        pipeline::print(&format!("{}\n", json!({ "ok": ok, "runs": runs })))?;
+        let text = format!("{}\n", json!({ "ok": ok, "runs": runs }));
+        if let Err(error) = pipeline::print(&text) {
+            return Ok(pipeline::unwritten(&error));
+        }
     }
     let worst = [Exit::Usage, Exit::Unfit, Exit::Failed].into_iter();
     let mut worst = worst.filter(|exit| exits.contains(&Some(i32::from(*exit as u8))));

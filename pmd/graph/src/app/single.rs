@@ -1,37 +1,36 @@
 //! One pipeline in this process.
 
+use std::io;
 use std::path::Path;
 
 use serde_json::json;
 
 use super::bar::Bar;
+use super::refusal::Refusal;
 use super::run_dir::RunDir;
 use super::{App, Exit, RunArgs, pipeline, say, signals};
 use crate::config::retry::milliseconds;
 use crate::fault::Fault;
 use crate::plan::Plan;
-use crate::run::{Report, RunError, RunOptions, run as run_plan};
+use crate::run::{Report, RunOptions, run as run_plan};
 
 /// Checks the config and whether this machine fits it, runs it, and prints the report.
-pub(super) fn run(app: &App<'_>, args: &RunArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
     if args.part {
         signals::end_with_the_parent();
     }
     let interrupt = signals::interrupt()?;
     let config = args.configs.first().map(AsRef::as_ref);
     if config.is_none() && app.default.is_none() {
-        say("error: give the path of a pipeline");
-        return Ok(Exit::Usage);
+        return Err(Refusal::usage("give the path of a pipeline"));
     }
-    let Some(pipeline) = pipeline::open(app.registry, config, app.default, &args.sets.sets)? else {
-        return Ok(Exit::Usage);
-    };
+    let pipeline = pipeline::open(app.registry, config, app.default, &args.sets.sets)?;
+    let pipeline = pipeline.ok_or_else(Refusal::config)?;
     let plan = &pipeline.plan;
-    let Some(faults) = faults(&args.faults) else { return Ok(Exit::Usage) };
+    let faults = faults(&args.faults)?;
     let fit = plan.fit(&pipeline.machine);
     if !fit.fits() {
-        say(plan.to_text(&fit).trim_end());
-        return Ok(Exit::Unfit);
+        return Err(Refusal::unfit(plan, &fit));
     }
     let run_dir = RunDir::open(args.run_dir.as_deref(), plan)?;
     log(plan);
@@ -52,24 +51,20 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> anyhow::Result<Exit> {
     if let Some(bar) = bar {
         bar.clear();
     }
-    let report = match ran {
-        Ok(report) => report,
-        Err(error) => {
-            say(format_args!("error: {error}"));
-            return Ok(exit(&error));
-        }
-    };
+    let report = ran?;
     if let Some(run_dir) = run_dir {
         run_dir.write(&report, &plan.to_json(&fit));
     }
-    show(&report, args.json)?;
+    if let Err(error) = show(&report, args.json) {
+        return Ok(pipeline::unwritten(&error));
+    }
     Ok(if report.ok { Exit::Done } else { Exit::Failed })
 }
 
-/// The faults that the command line names; `None`, with the reason on stderr, if one is none.
-fn faults(texts: &[String]) -> Option<Vec<Fault>> {
+/// The faults that the command line names.
+fn faults(texts: &[String]) -> Result<Vec<Fault>, Refusal> {
     let faults: Result<Vec<Fault>, _> = texts.iter().map(|text| text.parse()).collect();
-    faults.inspect_err(|error| say(format_args!("error: {error}"))).ok()
+    faults.map_err(|error| Refusal::usage(error.to_string()))
 }
 
 /// What was decided for this run, once.
@@ -83,18 +78,7 @@ fn log(plan: &Plan) {
     }
 }
 
-fn exit(error: &RunError) -> Exit {
-    use crate::device::DeviceError;
-    match error {
-        RunError::Fault(_) => Exit::Usage,
-        RunError::NoSuchDevice { .. }
-        | RunError::Memory(_)
-        | RunError::Device { source: DeviceError::Unfit(_), .. } => Exit::Unfit,
-        RunError::Device { .. } | RunError::Observe { .. } | RunError::Spawn(_) => Exit::Failed,
-    }
-}
-
-fn show(report: &Report, as_json: bool) -> anyhow::Result<()> {
+fn show(report: &Report, as_json: bool) -> io::Result<()> {
     if as_json {
         pipeline::print(&format!("{}\n", serde_json::to_string(report)?))?;
         // Whoever reads the object on stdout may not be whoever looks at the terminal.

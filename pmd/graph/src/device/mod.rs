@@ -45,6 +45,9 @@ pub enum DeviceError {
     /// This machine does not have what the device needs; the text says what would help.
     #[error("{0}")]
     Unfit(String),
+    /// What is asked of the device does not go together; the text says with what.
+    #[error("{0}")]
+    Contradiction(String),
     /// The device refused something it was asked for.
     #[error("{0}")]
     Refused(String),

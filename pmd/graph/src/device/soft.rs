@@ -59,6 +59,7 @@ impl DeviceKind for Soft {
             OpenError::Address { .. }
             | OpenError::Memory { .. }
             | OpenError::SharedMemory { .. } => DeviceError::Unfit(error.to_string()),
+            OpenError::NoPackets(_) => DeviceError::Contradiction(error.to_string()),
             error => DeviceError::Refused(error.to_string()),
         })?;
         Ok(Arc::new(Open { device }))

@@ -32,6 +32,14 @@ pub struct Report {
     pub memory: Vec<RegionReport>,
 }
 
+impl Report {
+    /// A run that did not begin.
+    pub fn refused(verdict: Verdict) -> Self {
+        let (nodes, lcores, memory) = (Vec::new(), Vec::new(), Vec::new());
+        Self { ok: false, elapsed_s: 0.0, nodes, verdict, lcores, memory }
+    }
+}
+
 /// What a node did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NodeReport {
