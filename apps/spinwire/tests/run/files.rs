@@ -1,9 +1,10 @@
 //! Files that are not what they should be.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::bench::{Input, Running, config, stderr};
+use crate::bench::{Input, Running, config, spinwire, stderr};
 
 /// A FIFO with nobody at its other end; removed when dropped.
 struct Fifo(PathBuf);
@@ -12,7 +13,7 @@ impl Fifo {
     fn new(name: &str) -> Self {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fifo-{name}"));
         // One of a test that was killed.
-        drop(std::fs::remove_file(&path));
+        drop(fs::remove_file(&path));
         let made = Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
         assert!(made.success());
         Self(path)
@@ -21,7 +22,7 @@ impl Fifo {
 
 impl Drop for Fifo {
     fn drop(&mut self) {
-        std::fs::remove_file(&self.0).expect("the FIFO is ours");
+        fs::remove_file(&self.0).expect("the FIFO is ours");
     }
 }
 
@@ -56,4 +57,42 @@ fn a_file_that_hides_its_size_is_refused() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("cannot read `/proc/self/status`: it has content"), "{text}");
+}
+
+/// A capture replaces what was in its file: what the run reads is no such file, by whatever name.
+#[test]
+fn a_capture_over_an_input_is_refused_before_anything_is_lost() {
+    let input = Input::new("captured", 10_000);
+    let before = fs::read(&input.path).unwrap();
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (config_copy, link) = (dir.join("captured.toml"), dir.join("captured.link"));
+    fs::copy(config("quickstart.toml"), &config_copy).unwrap();
+    drop(fs::remove_file(&link));
+    fs::hard_link(&input.path, &link).unwrap();
+    let (config_text, set) = (config_copy.display().to_string(), input.set());
+    let observed = format!("observe.capture={}", link.display());
+    let server = config("quickstart-server.toml");
+    let several = dir.join("captured-1.toml");
+    fs::hard_link(&config_copy, &several).or_else(|_| fs::metadata(&several).map(drop)).unwrap();
+    let paths = [&input.path, &link, &config_copy, Path::new(env!("CARGO_BIN_EXE_spinwire"))];
+    let mut attempts: Vec<Vec<String>> = Vec::new();
+    for path in paths {
+        let args = ["run", &config_text, "--set", &set, "--capture", &path.display().to_string()];
+        attempts.push(args.map(str::to_owned).to_vec());
+    }
+    attempts
+        .push(["run", &config_text, "--set", &set, "--set", &observed].map(str::to_owned).to_vec());
+    let args = ["run", &server, &config_text, "--set", &set, "--capture", &config_text];
+    attempts.push(args.map(str::to_owned).to_vec());
+    for args in &attempts {
+        let output = spinwire(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+        let complaint = stderr(&output);
+        assert!(complaint.contains("which this run reads"), "{args:?}: {complaint}");
+    }
+    assert_eq!(fs::read(&input.path).unwrap(), before);
+    assert_eq!(fs::read(&config_copy).unwrap(), fs::read(config("quickstart.toml")).unwrap());
+    for path in [&config_copy, &link, &several] {
+        fs::remove_file(path).unwrap();
+    }
 }

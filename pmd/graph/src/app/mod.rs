@@ -3,6 +3,7 @@
 //! Results go to stdout, everything else to stderr; the exit code says how it ended.
 
 mod bar;
+mod overwrite;
 mod pipeline;
 mod refusal;
 mod run_dir;

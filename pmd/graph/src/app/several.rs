@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::refusal::Refusal;
-use super::{App, Exit, RunArgs, pipeline, signals, single};
+use super::{App, Exit, RunArgs, overwrite, pipeline, signals, single};
 use crate::limits::{CONFIG_BYTES_MAX, DRAIN, PART_GRACE, WATCH};
 use crate::regular;
 
@@ -34,6 +34,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> Result<
     let interrupt = signals::interrupt()?;
     let tables: Vec<Option<toml::Table>> = configs.iter().map(|path| read(path)).collect();
     let mut commands = Vec::with_capacity(configs.len());
+    let (mut captures, mut inputs) = (Vec::new(), Vec::new());
     for (index, (config, table)) in configs.iter().zip(&tables).enumerate() {
         let sets = addressed(&args.sets.sets, set_target, table.as_ref(), &tables);
         let pipeline = pipeline::open(app.registry, Some(config), None, &sets)?;
@@ -43,7 +44,13 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> Result<
             return Err(Refusal::unfit(&pipeline.plan, &fit));
         }
         let faults = addressed(&args.faults, fault_target, table.as_ref(), &tables);
+        let asked = args.capture.as_ref().map(|capture| of_part(capture, index));
+        captures.extend(asked.or_else(|| pipeline.plan.observe.capture.clone()));
+        inputs.extend(overwrite::inputs(Some(config), &pipeline.plan));
         commands.push(arguments(app, args, index, config, &sets, &faults));
+    }
+    for capture in &captures {
+        overwrite::refuse(Some(capture), &inputs)?;
     }
     let program = env::current_exe().context("cannot find the running executable")?;
     let mut parts = Vec::with_capacity(configs.len());

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::bar::Bar;
 use super::refusal::Refusal;
 use super::run_dir::RunDir;
-use super::{App, Exit, RunArgs, pipeline, say, signals};
+use super::{App, Exit, RunArgs, overwrite, pipeline, say, signals};
 use crate::config::retry::milliseconds;
 use crate::fault::Fault;
 use crate::plan::Plan;
@@ -28,6 +28,8 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
     let pipeline = pipeline.ok_or_else(Refusal::config)?;
     let plan = &pipeline.plan;
     let faults = faults(&args.faults)?;
+    let capture = args.capture.as_deref().or(plan.observe.capture.as_deref());
+    overwrite::refuse(capture, &overwrite::inputs(config, plan))?;
     let fit = plan.fit(&pipeline.machine);
     if !fit.fits() {
         return Err(Refusal::unfit(plan, &fit));
