@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::bench::{Input, Running, config, spinwire, stderr};
+use crate::bench::{Input, Running, config, report, spinwire, stderr};
 
 /// A FIFO with nobody at its other end; removed when dropped.
 struct Fifo(PathBuf);
@@ -95,4 +95,30 @@ fn a_capture_over_an_input_is_refused_before_anything_is_lost() {
     for path in [&config_copy, &link, &several] {
         fs::remove_file(path).unwrap();
     }
+}
+
+/// A run directory that was asked for and takes no report fails the run, and nothing half-written stays.
+#[test]
+fn a_run_directory_that_takes_no_report_fails_the_run() {
+    let input = Input::new("unkept", 1000);
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unkept");
+    fs::create_dir_all(dir.join("report.json/in-the-way")).unwrap();
+    let (config, set, dir_text) =
+        (config("quickstart.toml"), input.set(), dir.display().to_string());
+    let args = ["run", &config, "--set", &set, "--json", "--run-dir", &dir_text];
+    let output = spinwire(&args);
+    assert_eq!(output.status.code(), Some(1));
+    let failed = report(&output);
+    assert_eq!((&failed["ok"], &failed["verdict"]["owner"]), (&false.into(), &"local".into()));
+    let summary = failed["verdict"]["summary"].as_str().unwrap();
+    assert!(summary.contains("cannot write") && summary.contains("report.json"), "{summary}");
+    let mut names: Vec<_> =
+        fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["plan.json", "report.json"]);
+    fs::remove_dir_all(&dir).unwrap();
+
+    let output = spinwire(&["run", &config, "--set", &set, "--run-dir", "/proc"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cannot write to the run directory /proc"), "{output:?}");
 }

@@ -53,9 +53,9 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
     if let Some(bar) = bar {
         bar.clear();
     }
-    let report = ran?;
+    let mut report = ran?;
     if let Some(run_dir) = run_dir {
-        run_dir.write(&report, &plan.to_json(&fit));
+        run_dir.write(&mut report, &plan.to_json(&fit));
     }
     if let Err(error) = show(&report, args.json) {
         return Ok(pipeline::unwritten(&error));
