@@ -67,6 +67,12 @@ pub enum BindError {
     /// A wildcard, broadcast or multicast address.
     #[error("{0} is not the address of one interface: a wire is bound to exactly one")]
     NotOne(IpAddr),
+    /// Somebody has the port on every address.
+    #[error("{}", everywhere(owner.as_ref()))]
+    Wildcard {
+        /// Who, if we may know.
+        owner: Option<Owner>,
+    },
     /// Every loopback address that was tried is taken.
     #[error("none of {0} loopback addresses is free: name an address instead of \"auto\"")]
     NoneFree(u32),
@@ -99,11 +105,25 @@ fn in_use(address: IpAddr, owner: Option<&Owner>, free: Option<Ipv4Addr>) -> Str
     };
     let fix = match free {
         Some(free) => format!("use another, for instance {free}"),
-        None => "use another".to_owned(),
+        None => "stop it, or use wire = \"shm\" within this host".to_owned(),
     };
     format!(
         "UDP port {ROCE_PORT} of {address} belongs to {owner}, and an address serves one \
          process: {fix}"
+    )
+}
+
+fn everywhere(owner: Option<&Owner>) -> String {
+    let (owner, stop) = match owner {
+        Some(owner) => (owner.to_string(), "stop it"),
+        None => (
+            "another user's process or a kernel driver, such as rdma_rxe,".to_owned(),
+            "stop it (`sudo modprobe -r rdma_rxe`)",
+        ),
+    };
+    format!(
+        "UDP port {ROCE_PORT} of every address belongs to {owner} and no wire can have it: {stop}, \
+         or use wire = \"shm\" within this host"
     )
 }
 
@@ -172,7 +192,11 @@ pub fn bind_auto(options: &UdpOptions) -> Result<Vec<UdpWire>, BindError> {
             result => return result,
         }
     }
-    Err(BindError::NoneFree(AUTO_ADDRESS_TRIES))
+    let claims = owner::claims(ROCE_PORT);
+    match claims.into_iter().find(|claim| claim.address.is_unspecified()) {
+        Some(claim) => Err(BindError::Wildcard { owner: claim.owner }),
+        None => Err(BindError::NoneFree(AUTO_ADDRESS_TRIES)),
+    }
 }
 
 fn check(address: IpAddr, options: &UdpOptions) -> Result<(), BindError> {
@@ -269,4 +293,22 @@ fn probe_gso(address: IpAddr, interface: &Interface) -> io::Result<usize> {
         rustix::net::send(&from, &bytes[..*n], rustix::net::SendFlags::DONTWAIT) == Ok(*n)
     };
     Ok([GSO_MAX_SEGMENTS, GSO_MIN_SEGMENTS].into_iter().find(takes).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_everywhere_names_the_way_out() {
+        let owner = Owner { pid: 7, name: "other".into() };
+        let text = BindError::Wildcard { owner: Some(owner) }.to_string();
+        assert_eq!(
+            text,
+            "UDP port 4791 of every address belongs to process 7 (other) and no wire can have it: \
+             stop it, or use wire = \"shm\" within this host"
+        );
+        let text = BindError::Wildcard { owner: None }.to_string();
+        assert!(text.contains("modprobe -r rdma_rxe") && text.contains("\"shm\""), "{text}");
+    }
 }
