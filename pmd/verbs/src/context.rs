@@ -108,7 +108,7 @@ impl Context {
         if wish == PathWish::Packets {
             return Ok(packets);
         }
-        match self.with(|core| core.peers.attach(gid, qpn)) {
+        match self.with(|core| core.peers.attach(gid, qpn, None)) {
             Ok(link) => Ok(AddressVector { link: Some(link), ..packets }),
             Err(reason) if wish == PathWish::SharedMemory => {
                 Err(ConnectError::Unreachable { wire: "shared memory", reason })

@@ -17,6 +17,7 @@ use pmd_roce::limits::{
 };
 use pmd_roce::work::Access;
 use pmd_wire::Wire;
+use pmd_wire::shm::Nonce;
 use pmd_wire::tap::CaptureError;
 use pmd_wire::udp::{self, LcoreBits, UdpOptions};
 
@@ -187,7 +188,7 @@ impl Device {
         }
         let (table, table_region) = memory_table(config)?;
         let regions = Arc::new(Regions::new());
-        let mut wires = open_udp(config)?;
+        let (mut wires, choice) = open_wires(config, packets)?;
         let address = wires.first().map(|wire| wire.address());
         let mtu = match wires.first() {
             Some(wire) => PathMtu::largest_within(wire.max_payload()).unwrap_or(PathMtu::B256),
@@ -201,7 +202,7 @@ impl Device {
         let shm = match shares.then(|| Shm::open(config.lcores, gid.ip(), &table, table_region)) {
             None => None,
             Some(Ok(shm)) => Some(shm),
-            Some(Err(reason)) if config.wire == WireChoice::Shm => {
+            Some(Err(reason)) if choice == WireChoice::Shm => {
                 return Err(OpenError::SharedMemory { device: config.name.clone(), reason });
             }
             Some(Err(reason)) => {
@@ -217,7 +218,7 @@ impl Device {
                 Some(Part { wire })
             })
             .collect();
-        let path = match config.wire {
+        let path = match choice {
             WireChoice::Shm => PathWish::SharedMemory,
             _ if shares && shm.is_some() => PathWish::Any,
             _ => PathWish::Packets,
@@ -284,6 +285,11 @@ impl Device {
     /// Which host and user it runs on.
     pub fn host(&self) -> HostId {
         self.shared.host
+    }
+
+    /// Names it among the devices that share memory; none where it shares none.
+    pub(crate) fn nonce(&self) -> Option<Nonce> {
+        self.shared.shm.as_ref().map(Shm::nonce)
     }
 
     /// One lcore's part; to be taken once, by the thread that will run it.
@@ -420,6 +426,24 @@ fn memory_table(config: &DeviceConfig) -> Result<(Arc<MemoryTable>, Region), Ope
     // The capacity is a constant and the region was made for it.
     let table = table.expect("the table fits its own region");
     Ok((Arc::new(table), region))
+}
+
+/// The UDP wires, and what is left of the choice: a socket of everybody's address leaves only shared memory.
+fn open_wires(
+    config: &DeviceConfig,
+    packets: bool,
+) -> Result<(Vec<udp::UdpWire>, WireChoice), OpenError> {
+    let may_share = config.wire == WireChoice::Auto && config.one_copy && !packets;
+    match open_udp(config) {
+        Ok(wires) => Ok((wires, config.wire)),
+        Err(OpenError::Address { reason: reason @ udp::BindError::Wildcard { .. }, .. })
+            if may_share && config.address.is_none() =>
+        {
+            tracing::warn!("{}: no packets, shared memory only: {reason}", config.name);
+            Ok((Vec::new(), WireChoice::Shm))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The UDP wires, one per lcore; none where only shared memory was asked for.

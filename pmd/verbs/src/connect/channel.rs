@@ -18,6 +18,9 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a waiting thread looks whether it is still wanted.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// How a channel was lost ([`Message::Lost`]) to a peer that sent something else than messages.
+pub const FOREIGN: &str = "the peer does not speak this protocol";
+
 /// What one end tells the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -161,6 +164,7 @@ fn read_messages(mut stream: TcpStream, sender: &Sender<Message>) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 break "the peer closed its end of the control channel".to_string();
             }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => break FOREIGN.to_string(),
             Err(error) => break format!("the control channel failed: {error}"),
         }
     };
@@ -173,17 +177,12 @@ fn read_message(stream: &mut TcpStream) -> io::Result<Message> {
     stream.read_exact(&mut len)?;
     let len = u32::from_be_bytes(len) as usize;
     if len == 0 || len > MAX_MESSAGE {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the peer does not speak this protocol",
-        ));
+        return Err(io::ErrorKind::InvalidData.into());
     }
     let mut body = vec![0; len];
     stream.read_exact(&mut body)?;
     let code = body.remove(0);
-    Message::from_parts(code, body).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidData, "the peer sent a message of no known kind")
-    })
+    Message::from_parts(code, body).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Both ends of a channel inside one process. `a` and `b` are the names that the ends see of each

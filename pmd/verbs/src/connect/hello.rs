@@ -2,6 +2,7 @@
 
 use pmd_roce::ids::{Gid, PathMtu, Psn, Qpn};
 use pmd_roce::qp::state::Transport;
+use pmd_wire::shm::Nonce;
 
 use crate::endpoint::ConnectError;
 
@@ -11,7 +12,7 @@ pub const HELLO_VERSION: u16 = 1;
 /// First bytes of every hello.
 const MAGIC: [u8; 4] = *b"SPWR";
 /// Bytes before the private data.
-const FIXED: usize = 80;
+const FIXED: usize = 88;
 /// Longest private data.
 const MAX_PRIVATE: usize = 4096;
 
@@ -88,6 +89,9 @@ pub struct Hello {
     pub host: HostId,
     /// The process, for messages about it.
     pub pid: u32,
+    /// Which device of its host this is, where it shares memory: prefixes of queue pair numbers are unique only among
+    /// processes that see the same directory.
+    pub nonce: Option<Nonce>,
     /// The application's own bytes.
     pub private: Vec<u8>,
 }
@@ -123,7 +127,7 @@ impl Hello {
         out.extend(self.host.boot_id);
         out.extend(self.host.uid.to_be_bytes());
         out.extend(self.pid.to_be_bytes());
-        out.extend([0; 8]);
+        out.extend(self.nonce.map_or([0; 16], |nonce| nonce.0));
         out.extend(u32::try_from(self.private.len()).unwrap_or(0).to_be_bytes());
         debug_assert_eq!(out.len(), FIXED);
         out.extend(&self.private);
@@ -176,6 +180,7 @@ impl Hello {
             gid: Gid(array(28)),
             host: HostId { boot_id: array(44), uid: word(60) },
             pid: word(64),
+            nonce: Some(array(68)).filter(|bytes| *bytes != [0; 16]).map(Nonce),
             private: bytes[FIXED..].to_vec(),
         })
     }
@@ -232,6 +237,7 @@ mod tests {
             path: PathWish::Any,
             host: HostId { boot_id: [9; 16], uid: 1000 },
             pid: 42,
+            nonce: Some(Nonce([5; 16])),
             private: b"region".to_vec(),
         }
     }
@@ -239,7 +245,9 @@ mod tests {
     #[test]
     fn a_hello_survives_the_channel() {
         let hello = sample();
-        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello.clone()));
+        let apart = Hello { nonce: None, ..hello };
+        assert_eq!(Hello::decode(&apart.encode()), Ok(apart));
     }
 
     #[test]

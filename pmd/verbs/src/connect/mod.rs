@@ -7,5 +7,7 @@
 mod channel;
 mod hello;
 
-pub use channel::{Channel, Connecting, Listener, Message, channel_pair, connect, listen};
+pub use channel::{Channel, Connecting, FOREIGN, Listener, Message, channel_pair, connect, listen};
+pub use pmd_wire::shm::Nonce;
+
 pub use hello::{HELLO_VERSION, Hello, HostId, PathWish, Role};

@@ -52,6 +52,7 @@ impl Context {
             path: device.path(),
             host: device.host(),
             pid: std::process::id(),
+            nonce: device.nonce(),
             private: Vec::new(),
         };
         Ok(QueuePairPending { cx: self.clone(), options: *options, endpoint, hello })
@@ -87,9 +88,17 @@ impl QueuePairPending {
                 Ok(None)
             };
         }
-        match self.cx.with(|core| core.peers.attach(peer.gid, peer.qpn)) {
+        // Without the device's own name, a process that sees another directory could be taken for one in ours: even this
+        // process itself, where both hold the same prefix.
+        let attached = match peer.nonce {
+            Some(_) => self.cx.with(|core| core.peers.attach(peer.gid, peer.qpn, peer.nonce)),
+            None => Err("the peer shares no memory".into()),
+        };
+        match attached {
             Ok(link) => Ok(Some(link)),
-            Err(reason) if required => Err(unreachable(reason)),
+            Err(reason) if required => Err(unreachable(format!(
+                "{reason}; both processes need the same XDG_RUNTIME_DIR, or wire = \"udp\""
+            ))),
             Err(reason) => {
                 tracing::debug!("no shared memory to {}: {reason}", peer.gid);
                 Ok(None)

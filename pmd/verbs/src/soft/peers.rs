@@ -39,9 +39,14 @@ impl Peers {
 
     /// Finds the link to the lcore that owns a queue pair, making one where there is none. Not for
     /// the data path: it waits for the peer's control thread, bounded.
-    pub(crate) fn attach(&mut self, gid: Gid, qpn: Qpn) -> Result<LinkId, String> {
+    pub(crate) fn attach(
+        &mut self,
+        gid: Gid,
+        qpn: Qpn,
+        nonce: Option<shm::Nonce>,
+    ) -> Result<LinkId, String> {
         let port = self.port.as_ref().ok_or("this device shares no memory")?;
-        let link = port.attach(self.lcore, gid, owner_of(qpn))?;
+        let link = port.attach(self.lcore, gid, owner_of(qpn), nonce)?;
         // The link is there from the next turn on, and the caller uses it in this one.
         self.links.as_mut().map(shm::Links::turn);
         Ok(LinkId(link))

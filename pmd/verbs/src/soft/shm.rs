@@ -8,7 +8,7 @@ use pmd_mem::table::Retired;
 use pmd_mem::{MemoryTable, Region, Segment};
 use pmd_roce::ids::Gid;
 use pmd_roce::work::Access;
-use pmd_wire::shm::{self, Directory, Links, PeerName, Port, PortConfig};
+use pmd_wire::shm::{self, Directory, Links, Nonce, PeerName, Port, PortConfig};
 
 /// How long a peer's control thread may take to answer.
 const ATTACH_LIMIT: Duration = Duration::from_secs(3);
@@ -44,6 +44,11 @@ impl Shm {
         self.port.prefix().into()
     }
 
+    /// Names the device to its peers.
+    pub(crate) fn nonce(&self) -> Nonce {
+        self.port.nonce()
+    }
+
     pub(crate) fn links(&self, lcore: u32) -> Option<Links> {
         self.port.links(lcore as usize)
     }
@@ -54,13 +59,14 @@ impl Shm {
         lcore: u32,
         gid: Gid,
         (prefix, peer): (u32, u32),
+        nonce: Option<Nonce>,
     ) -> Result<u32, String> {
         let impossible = |_| "the peer's queue pair number names no lcore".to_string();
         let peer = PeerName {
             prefix: u8::try_from(prefix).map_err(impossible)?,
             lcore: u8::try_from(peer).map_err(impossible)?,
             address: Some(gid.ip()),
-            nonce: None,
+            nonce,
         };
         self.port.attach(lcore as usize, peer, ATTACH_LIMIT).map_err(|e| e.to_string())
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pmd_verbs::connect::Hello;
+use pmd_verbs::connect::{Hello, Nonce, PathWish};
 use pmd_verbs::endpoint::{
     ConnectError, Endpoint, EndpointOptions, Local, Op, Outcome, Pending, Settled, Token,
 };
@@ -70,6 +70,31 @@ fn p04_a_forced_mismatch_is_refused_with_both_values() {
     let (ours, theirs) = ("1024".to_owned(), "4096".to_owned());
     assert_eq!(error, ConnectError::Mismatch { what: "path MTU", ours, theirs });
     assert_eq!(error.to_string(), "path MTU: this side has 1024, the peer 4096");
+}
+
+/// A process that sees another directory may hold the same prefix: whoever is found under it is not the peer. Shared memory
+/// alone then fails and says why; otherwise packets are used.
+#[test]
+fn another_device_of_the_same_prefix_is_not_taken_for_the_peer() {
+    for wire in [WireChoice::Shm, WireChoice::Auto] {
+        let config = DeviceConfig { wire, lcores: 2, ..DeviceConfig::default() };
+        let device = Device::open(&config).unwrap();
+        let cxs = [device.context(0).unwrap(), device.context(1).unwrap()];
+        let a = cxs[0].prepare(&limited(PathMtu::B4096)).unwrap();
+        let mut b = cxs[1].prepare(&limited(PathMtu::B4096)).unwrap();
+        let ask = Hello::decode(&a.hello(b"")).unwrap();
+        assert!(ask.nonce.is_some());
+        let other = Hello { nonce: Some(Nonce([1; 16])), ..ask };
+        let connected = b.connect(&other.encode());
+        if wire == WireChoice::Auto {
+            connected.unwrap();
+            assert_eq!(Hello::decode(&b.hello(b"")).unwrap().path, PathWish::Packets);
+            continue;
+        }
+        let error = connected.unwrap_err();
+        assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
+        assert!(error.to_string().contains("XDG_RUNTIME_DIR"), "{error}");
+    }
 }
 
 /// P04: by hand, nothing keeps two sides from different values; the longer packets are refused, and
