@@ -76,11 +76,22 @@ impl Plan {
     /// Which pages a NUMA node's share comes from.
     fn fit_share(&self, share: Share, node: &NumaMemory, machine: &Machine, fit: &mut Fit) {
         let rungs = ladder::rungs(self.memory.hugepages, share.bytes, machine.thp);
-        let enough = |node: &NumaMemory, rung: Rung| {
-            rung.round_up(share.bytes).is_some_and(|bytes| bytes <= node.free(rung))
+        let regions = self.regions_on(share.numa);
+        // Every region has pages of its own; one that is too small for a page of a rung takes lesser ones.
+        let taken = |rung: Rung| -> u64 {
+            if !rung.is_reserved() {
+                return share.bytes;
+            }
+            let takes = |bytes: u64| {
+                ladder::rungs(self.memory.hugepages, bytes, machine.thp).contains(&rung)
+            };
+            let rounded = regions.iter().filter(|bytes| takes(**bytes));
+            let rounded = rounded.map(|bytes| rung.round_up(*bytes).unwrap_or(u64::MAX));
+            rounded.fold(0, u64::saturating_add)
         };
+        let enough = |node: &NumaMemory, rung: Rung| taken(rung) <= node.free(rung);
         let mut row = |rung: Rung| {
-            fit.rows.push(Row { numa: share.numa, need: share.bytes, rung, free: node.free(rung) });
+            fit.rows.push(Row { numa: share.numa, need: taken(rung), rung, free: node.free(rung) });
         };
         if let Some(rung) = rungs.iter().find(|rung| !rung.is_reserved() || enough(node, **rung)) {
             row(*rung);
@@ -110,7 +121,10 @@ impl Plan {
                 "lcores on NUMA node {} get memory of node {}, where hugepages are free: every access crosses",
                 node.id, other.id
             )),
-            _ => fit.problems.push(no_hugepages(share, rung, node, machine)),
+            _ => {
+                let regions = regions.len() as u64;
+                fit.problems.push(no_hugepages(taken(rung), regions, rung, node, machine));
+            }
         }
     }
 
@@ -152,15 +166,21 @@ impl Plan {
     }
 }
 
-/// Hugepages are missing on a node: how many, and how to get them.
-fn no_hugepages(share: Share, rung: Rung, node: &NumaMemory, machine: &Machine) -> Problem {
+/// Hugepages are missing on a node for `bytes` in so many regions, each in pages of its own: how many, and how to get them.
+fn no_hugepages(
+    bytes: u64,
+    regions: u64,
+    rung: Rung,
+    node: &NumaMemory,
+    machine: &Machine,
+) -> Problem {
     let (pool, page) = (node.pool(rung), rung.page_bytes());
-    let need = share.bytes.div_ceil(page);
+    let need = bytes.div_ceil(page);
     let want = pool.total + need.saturating_sub(pool.free);
     let mut what = format!(
         "NUMA node {} needs {need} {rung} ({}), and {} of {} are free",
         node.id,
-        Bytes(share.bytes),
+        Bytes(bytes),
         pool.free,
         pool.total
     );
@@ -179,13 +199,14 @@ fn no_hugepages(share: Share, rung: Rung, node: &NumaMemory, machine: &Machine) 
     let pages = node.total / 2 / page / unit * unit;
     let mut fixes =
         vec!["--set memory.hugepages=auto and a memory.size that the machine has".to_owned()];
-    if pages > 0 {
-        let less = Size::bytes(pages * page);
+    // The last page of a region may be nearly empty.
+    if pages > regions {
+        let less = Size::bytes((pages - regions) * page);
         fixes.insert(
             0,
             format!(
                 "{}; and --set memory.size={less}",
-                reserve(pages.max(pool.total), rung, node, machine)
+                reserve(pages + pool.total.saturating_sub(pool.free), rung, node, machine)
             ),
         );
     }

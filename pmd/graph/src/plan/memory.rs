@@ -2,8 +2,8 @@
 
 use pmd_observe::report::Bytes;
 
-use super::demand::{Amount, Region};
-use super::{LcorePlan, NodePlan, RegionPlan, Share};
+use super::demand::{Amount, Region, Rights};
+use super::{LcorePlan, NodePlan, Plan, RegionPlan, Share};
 use crate::config::Config;
 use crate::config::units::Size;
 use crate::diagnostic::{Diagnostic, Report};
@@ -82,6 +82,31 @@ fn too_small(
             )
         }
         None => diagnostic.help(help),
+    }
+}
+
+impl Plan {
+    /// What lies in one region of memory: the parts of the nodes on one lcore that peers may write, or may not. With the
+    /// index of the node.
+    pub(crate) fn parts(
+        &self,
+        lcore: usize,
+        remote_write: bool,
+    ) -> impl Iterator<Item = (usize, &RegionPlan)> {
+        let nodes = self.nodes.iter().enumerate().filter(move |(_, node)| node.lcore == lcore);
+        let parts =
+            nodes.flat_map(|(index, node)| node.regions.iter().map(move |part| (index, part)));
+        parts.filter(move |(_, part)| (part.rights == Rights::RemoteReadWrite) == remote_write)
+    }
+
+    /// The bytes of every region of memory on a NUMA node.
+    pub(super) fn regions_on(&self, numa: usize) -> Vec<u64> {
+        let lcores = (0..self.lcores.len()).filter(|lcore| self.lcores[*lcore].numa == numa);
+        let regions = lcores.flat_map(|lcore| [(lcore, false), (lcore, true)]);
+        let bytes = regions.map(|(lcore, remote_write)| {
+            self.parts(lcore, remote_write).map(|(_, part)| part.bytes).sum()
+        });
+        bytes.filter(|bytes| *bytes > 0).collect()
     }
 }
 

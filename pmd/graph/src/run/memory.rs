@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use crate::extent::Extent;
 use crate::plan::Plan;
-use crate::plan::demand::Rights;
 
 /// The regions of one lcore, and who has which part of them.
 #[derive(Debug, Default)]
@@ -77,11 +76,7 @@ pub(crate) fn reserve(plan: &Plan) -> Result<(Vec<LcoreMemory>, Vec<RegionReport
 
 /// Node, purpose and bytes of everything on one lcore that peers may write, or may not.
 fn wanted(plan: &Plan, lcore: usize, remote_write: bool) -> Vec<(usize, &'static str, u64)> {
-    let nodes = plan.nodes.iter().enumerate().filter(|(_, node)| node.lcore == lcore);
-    let regions =
-        nodes.flat_map(|(index, node)| node.regions.iter().map(move |region| (index, region)));
-    regions
-        .filter(|(_, region)| (region.rights == Rights::RemoteReadWrite) == remote_write)
+    plan.parts(lcore, remote_write)
         .map(|(index, region)| (index, region.purpose, region.bytes))
         .collect()
 }

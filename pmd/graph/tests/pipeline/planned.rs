@@ -132,15 +132,17 @@ fn p08_hugepages_are_required_and_short() {
     let fit = plan.fit(&poor);
     assert_eq!(
         fit.problems[0].what,
-        "NUMA node 0 needs 256 2 MiB hugepages (512 MiB), and 32 of 40 are free"
+        "NUMA node 0 needs 258 2 MiB hugepages (516 MiB), and 32 of 40 are free"
     );
     assert_eq!(
         fit.problems[0].fixes,
-        ["sudo sysctl -w vm.nr_hugepages=264", "--set memory.hugepages=auto"]
+        ["sudo sysctl -w vm.nr_hugepages=266", "--set memory.hugepages=auto"]
     );
-    assert_eq!((fit.rows[0].need, fit.rows[0].free), (512 * MIB, 64 * MIB));
-    poor.numa[0].huge_2m = Pool { total: 264, free: 256 };
+    assert_eq!((fit.rows[0].need, fit.rows[0].free), (516 * MIB, 64 * MIB));
+    poor.numa[0].huge_2m = Pool { total: 266, free: 258 };
     assert!(plan.fit(&poor).fits(), "the command is enough");
+    poor.numa[0].huge_2m.free = 257;
+    assert!(!plan.fit(&poor).fits(), "every region has pages of its own");
 }
 
 #[test]
@@ -153,7 +155,7 @@ fn hugepages_beyond_the_machine() {
     );
     assert_eq!(
         fit.problems[0].fixes[0],
-        "sudo sysctl -w vm.nr_hugepages=2048; and --set memory.size=4GiB"
+        "sudo sysctl -w vm.nr_hugepages=2048; and --set memory.size=4090MiB"
     );
 }
 
@@ -168,7 +170,7 @@ fn hugepages_are_taken_where_they_are_free_and_missed_nowhere() {
     assert_eq!(rung(&rich, &[]), Rung::Thp);
     rich.numa[0].huge_2m = Pool { total: 128, free: 128 };
     assert_eq!(rung(&rich, &[]), Rung::Huge2M);
-    assert_eq!(rung(&rich, &["memory.size=257MiB"]), Rung::Thp);
+    assert_eq!(rung(&rich, &["memory.size=264MiB"]), Rung::Thp);
     assert_eq!(rung(&rich, &["memory.hugepages=none"]), Rung::Base);
     rich.numa[0].huge_1g = Pool { total: 1, free: 1 };
     assert_eq!(rung(&rich, &["memory.size=1GiB"]), Rung::Huge1G);
@@ -199,7 +201,7 @@ fn p09_memory_on_another_node() {
     let strict = plan(QUICKSTART, &["memory.hugepages=2MiB", "memory.numa=strict"], &two).fit(&two);
     assert_eq!(
         strict.problems[0].fixes[0],
-        "echo 128 | sudo tee /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
+        "echo 130 | sudo tee /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
     );
 }
 
