@@ -57,6 +57,8 @@ pub const LINK_DEPTH: usize = 32;
 pub const SOURCE_BURST: usize = 8;
 /// Connections that a listening node serves at once.
 pub const LISTEN_CONNECTIONS: usize = 64;
+/// How long somebody who connects may take to say who it is: a client says so at once.
+pub const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a connection that began may take to be made, on the side that accepts it.
 pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a failed operation waits for the peer's end to become known: a dead peer explains it better than a status.

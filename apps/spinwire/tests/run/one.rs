@@ -166,6 +166,23 @@ fn a_run_that_is_told_to_end_reports() {
     assert_eq!(node(&ended, "client")["verified_bytes"], node(&ended, "client")["bytes"]);
 }
 
+/// Nodes of one process that are ended while they connect have not died.
+#[test]
+fn a_run_that_is_told_to_end_at_once() {
+    let input = Input::new("at-once", 1_000_000);
+    let (config, set) = (config("quickstart.toml"), input.set());
+    for _ in 0..5 {
+        let args = ["run", &config, "--set", &set, "--set", "node.source.repeat=4000000000"];
+        let output = spinwire(&[&args[..], &["--json", "--duration", "1us"]].concat());
+        let ended = report(&output);
+        if output.status.code() == Some(0) {
+            assert_eq!(node(&ended, "client")["verified_bytes"], node(&ended, "client")["bytes"]);
+        } else {
+            assert_eq!(ended["verdict"]["code"], "peer-not-ready", "{ended}");
+        }
+    }
+}
+
 #[test]
 fn the_run_directory_keeps_report_and_plan() {
     let input = Input::new("kept", 1000);

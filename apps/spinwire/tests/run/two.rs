@@ -112,6 +112,57 @@ fn nobody_listening_is_an_error_in_time() {
     assert_eq!(verdict["knob"], "node.client.peer");
 }
 
+/// Nothing was sent: a client that is ended before it has reached its server has failed, and names it.
+#[test]
+fn a_client_that_is_ended_before_it_is_connected() {
+    let address = free_address();
+    let peer = format!("node.client.peer={address}");
+    let client = config("quickstart-client.toml");
+    let output = spinwire(&["run", &client, "--set", &peer, "--json", "--duration", "100ms"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report = report(&output);
+    assert_eq!(report["ok"], false);
+    let verdict = &report["verdict"];
+    assert_eq!(verdict["code"], "peer-not-ready");
+    assert_eq!(
+        verdict["summary"],
+        format!("ended before it was connected to the peer at {address}")
+    );
+    assert_eq!(verdict["knob"], "node.client.peer");
+}
+
+/// Who was refused is not one of the clients to be served; neither is a crowd that connects and says nothing, which keeps
+/// nobody waiting.
+#[test]
+fn only_connected_clients_count_as_served() {
+    let input = Input::new("refused", 5000);
+    let address = free_address();
+    let (listen, peer) =
+        (format!("node.target.listen={address}"), format!("node.client.peer={address}"));
+    let (server, client) = (config("quickstart-server.toml"), config("quickstart-client.toml"));
+    let packets = "device.soft0.wire=udp";
+    let server = Running::start(&["run", &server, "--set", packets, "--set", &listen, "--json"]);
+    let set = input.set();
+    let sent = |wire: &str| {
+        let wait = "node.client.connect_timeout=5s";
+        let args = ["run", &client, "--set", wire, "--set", &peer, "--set", &set, "--json"];
+        spinwire(&[&args[..], &["--set", wait]].concat())
+    };
+    let output = sent("device.soft0.wire=shm");
+    assert_eq!(output.status.code(), Some(1));
+    let verdict = report(&output)["verdict"].to_string();
+    assert!(verdict.contains("wire"), "{verdict}");
+
+    let crowd = (0..200).map(|_| std::net::TcpStream::connect(&address).unwrap());
+    let crowd: Vec<_> = crowd.collect();
+    let output = sent(packets);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    drop(crowd);
+    let output = server.end();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(node(&report(&output), "target")["bytes"], input.len);
+}
+
 #[test]
 fn a_port_that_is_taken_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -136,9 +187,13 @@ fn strangers_are_told_apart() {
         stream.write_all(b"220 mail.example ESMTP\r\n").unwrap();
         std::thread::sleep(std::time::Duration::from_millis(300));
     });
-    let output = spinwire(&["run", &client, "--set", &peer]);
+    let output = spinwire(&["run", &client, "--set", &peer, "--json"]);
     stranger.join().unwrap();
     assert_eq!(output.status.code(), Some(1));
+    let verdict = &report(&output)["verdict"];
+    let summary = verdict["summary"].as_str().unwrap();
+    assert!(summary.ends_with("does not speak this protocol"), "{verdict}");
+    assert_eq!(verdict["knob"], "node.client.peer");
 
     let input = Input::new("strangers", 5000);
     let address = free_address();

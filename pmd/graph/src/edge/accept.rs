@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::rc::Rc;
+use std::time::Duration;
 
 use pmd_observe::{Code, Owner};
 use pmd_verbs::connect::{Channel, Listener, Message};
@@ -11,7 +12,7 @@ use super::line::dead;
 use super::{Greeting, Line, Peer, Refusal};
 use crate::device::DeviceLcore;
 use crate::failure::Failure;
-use crate::limits::{ACCEPT_TIMEOUT, LISTEN_CONNECTIONS};
+use crate::limits::{ACCEPT_TIMEOUT, GREETING_TIMEOUT, LISTEN_CONNECTIONS};
 
 /// A caller that may come in.
 #[derive(Clone, Copy, Debug)]
@@ -129,14 +130,23 @@ impl Acceptor {
     /// Goes on with everyone. Returns how much was done.
     pub fn poll(&mut self, now: u64, host: &mut dyn Host) -> usize {
         let mut work = 0;
-        if let Some(listener) = &mut self.listener {
-            while self.callers.len() < LISTEN_CONNECTIONS
-                && let Some(channel) = listener.poll()
-            {
-                work += 1;
-                let deadline = Some(after_accept(now));
-                self.callers.push(Caller { channel, here: false, deadline, stage: Stage::Silent });
+        // As many in one turn as there is room for: each is heard at least once before it makes room for another.
+        for _ in 0..LISTEN_CONNECTIONS {
+            let silent = match self.callers.len() < LISTEN_CONNECTIONS {
+                true => None,
+                false => match self.oldest_silent(now) {
+                    Some(silent) => Some(silent),
+                    None => break,
+                },
+            };
+            let Some(channel) = self.listener.as_mut().and_then(Listener::poll) else { break };
+            work += 1;
+            if let Some(silent) = silent {
+                let caller = self.callers.swap_remove(silent);
+                give_up(&caller, Some(caller.unheard("made room for others")), host);
             }
+            let deadline = Some(after(GREETING_TIMEOUT, now));
+            self.callers.push(Caller { channel, here: false, deadline, stage: Stage::Silent });
         }
         let mut index = 0;
         while index < self.callers.len() {
@@ -152,10 +162,7 @@ impl Acceptor {
                 }
                 None if caller.deadline.is_some_and(|deadline| now >= deadline) => {
                     work += 1;
-                    let peer = caller.peer();
-                    let summary = format!("{peer} began to connect and did not go on");
-                    let failure = Failure::new(Code::PeerNotReady, Owner::Remote, summary);
-                    give_up(&caller, Some(failure), host);
+                    give_up(&caller, Some(caller.unheard("ran out of time")), host);
                     continue;
                 }
                 None => self.put_back(index, caller),
@@ -168,6 +175,16 @@ impl Acceptor {
     /// When the next caller runs out of time.
     pub fn next_timeout(&self) -> Option<u64> {
         self.callers.iter().filter_map(|caller| caller.deadline).min()
+    }
+
+    /// The stranger that has been silent for longest, and was there in an earlier turn.
+    fn oldest_silent(&self, now: u64) -> Option<usize> {
+        let fresh = after(GREETING_TIMEOUT, now);
+        let silent = self.callers.iter().enumerate().filter_map(|(index, caller)| {
+            let deadline = caller.deadline.filter(|deadline| *deadline < fresh)?;
+            matches!(caller.stage, Stage::Silent).then_some((deadline, index))
+        });
+        silent.min().map(|(_, index)| index)
     }
 
     fn put_back(&mut self, index: usize, caller: Caller) {
@@ -192,7 +209,7 @@ impl Acceptor {
                 let peer = caller.peer();
                 let failure = match message {
                     Message::Bye => None,
-                    Message::Lost(how) => Some(dead(&peer, &how)),
+                    Message::Lost(how) => Some(caller.gone(&how)),
                     Message::Refused(text) => Some(Refusal::parse(&text).told_by(&peer)),
                     Message::Hello(_) | Message::Ready => {
                         let summary = format!("{peer} spoke out of turn while connecting");
@@ -237,11 +254,11 @@ impl Acceptor {
         match self.prepare(&admission, &ask, host) {
             Ok((pending, answer)) => {
                 caller.stage = Stage::Answered { key: admission.key, pending, peer };
-                caller.deadline = Some(after_accept(now));
+                caller.deadline = Some(after(ACCEPT_TIMEOUT, now));
                 match caller.channel.send(&Message::Hello(answer)) {
                     Ok(()) => Step::Wait(caller),
                     Err(error) => {
-                        let failure = dead(&caller.peer(), &error.to_string());
+                        let failure = caller.gone(&error.to_string());
                         give_up(&caller, Some(failure), host);
                         Step::Over
                     }
@@ -288,6 +305,18 @@ impl Acceptor {
 }
 
 impl Caller {
+    /// The channel broke. Nodes of one process end together: one that was told so first has not died.
+    fn gone(&self, how: &str) -> Failure {
+        let peer = self.peer();
+        if self.here { peer.ended_early(how).heard() } else { dead(&peer, how) }
+    }
+
+    /// It does not go on; `what` it did instead.
+    fn unheard(&self, what: &str) -> Failure {
+        let summary = format!("{} began to connect, did not go on, and {what}", self.peer());
+        Failure::new(Code::PeerNotReady, Owner::Remote, summary)
+    }
+
     fn peer(&self) -> Peer {
         match &self.stage {
             Stage::Answered { peer, .. } => peer.clone(),
@@ -297,8 +326,8 @@ impl Caller {
     }
 }
 
-fn after_accept(now: u64) -> u64 {
-    now.saturating_add(u64::try_from(ACCEPT_TIMEOUT.as_nanos()).unwrap_or(u64::MAX))
+fn after(wait: Duration, now: u64) -> u64 {
+    now.saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn give_up(caller: &Caller, why: Option<Failure>, host: &mut dyn Host) {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pmd_observe::{Code, Owner};
-use pmd_verbs::connect::{Channel, Connecting, Message, connect};
+use pmd_verbs::connect::{Channel, Connecting, FOREIGN, Message, connect};
 use pmd_verbs::endpoint::{Endpoint, EndpointOptions, Pending};
 
 use super::line::dead;
@@ -124,8 +124,7 @@ impl Dial {
                 None => Stage::Asked { channel, pending },
                 Some(Message::Hello(bytes)) => {
                     let payload = self.answered(&bytes, &mut *pending)?;
-                    let gone = |error| dead(&self.peer, &format!("{error}"));
-                    channel.send(&Message::Ready).map_err(gone)?;
+                    channel.send(&Message::Ready).map_err(|error| self.gone(&error.to_string()))?;
                     let endpoint = pending.into_endpoint();
                     let line = Line::new(endpoint, channel, self.peer.clone(), &self.node);
                     return Ok(Dialing::Connected(payload, line));
@@ -136,8 +135,8 @@ impl Dial {
                     failure.hearsay = false;
                     return Err(failure);
                 }
-                Some(Message::Bye) => return Err(dead(&self.peer, "it said goodbye")),
-                Some(Message::Lost(how)) => return Err(dead(&self.peer, &how)),
+                Some(Message::Bye) => return Err(self.peer.ended_early("it said goodbye")),
+                Some(Message::Lost(how)) => return Err(self.gone(&how)),
                 Some(Message::Ready) => return Err(self.silent()),
             },
             stage @ (Stage::Reached { .. } | Stage::Over) => stage,
@@ -167,13 +166,14 @@ impl Dial {
             device: &pending.hello(&[]),
         };
         let sent = channel.send(&Message::Hello(greeting.encode()));
-        sent.map_err(|error| dead(&self.peer, &error.to_string()))?;
+        sent.map_err(|error| self.gone(&error.to_string()))?;
         self.stage = Stage::Asked { channel, pending };
         Ok(())
     }
 
-    /// Does not want the connection any more: a peer that is reached already learns it.
-    pub fn leave(self) {
+    /// Does not want the connection any more: a peer that is reached already learns it. Returns what it means to the run,
+    /// which is not what was asked for.
+    pub fn leave(self) -> Failure {
         let channel = match self.stage {
             Stage::Start(Route::Here(channel))
             | Stage::Reached { channel, .. }
@@ -183,6 +183,11 @@ impl Dial {
         if let Some(mut channel) = channel {
             // A peer that is gone already needs no goodbye.
             drop(channel.send(&Message::Bye));
+        }
+        let failure = self.peer.ended_early("the run was told to end");
+        match self.peer.address {
+            Some(_) => failure.turn(format!("node.{}.peer", self.node)),
+            None => failure,
         }
     }
 
@@ -213,6 +218,20 @@ impl Dial {
         self.peer = self.peer.clone().greeted(answer.node, answer.pid);
         pending.connect(answer.device).map_err(|error| wrong(error.to_string()))?;
         Ok(answer.payload.to_vec())
+    }
+
+    /// The channel broke. Nodes of one process end together: one that was told so first has not died.
+    fn gone(&self, how: &str) -> Failure {
+        match self.peer.address {
+            Some(_) if how == FOREIGN => {
+                let summary = format!("{} does not speak this protocol", self.peer);
+                Failure::new(Code::PeerNotReady, Owner::Config, summary)
+                    .because("another program listens there: correct the address")
+                    .turn(format!("node.{}.peer", self.node))
+            }
+            Some(_) => dead(&self.peer, how),
+            None => self.peer.ended_early(how).heard(),
+        }
     }
 
     fn unreachable(&self, why: &str) -> Failure {

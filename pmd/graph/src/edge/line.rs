@@ -34,6 +34,12 @@ impl Peer {
         Self { node: String::new(), pid: None, address: Some(address.to_string()) }
     }
 
+    /// The run, or the peer, ended while the two were not connected yet.
+    pub(super) fn ended_early(&self, how: &str) -> Failure {
+        let summary = format!("ended before it was connected to {self}");
+        Failure::new(Code::PeerNotReady, Owner::Remote, summary).because(how)
+    }
+
     /// What a greeting adds. A node of this process needs neither process nor address.
     pub(super) fn greeted(self, node: &str, pid: u32) -> Self {
         let pid = self.address.is_some().then_some(pid);

@@ -179,6 +179,17 @@ fn two_sources_feed_a_client() {
     assert_eq!(node(&report, "client").verified_bytes, first.len + second.len);
 }
 
+/// A byte that nobody stores cannot be flipped, and a run that was to show it fails.
+#[test]
+fn a_flip_beyond_what_is_stored_fails() {
+    let input = Input::new("beyond", 1000);
+    let text = pipeline(&input, "", "", "", "");
+    let faults = vec!["flip target 1000".parse().unwrap()];
+    let report = play_with(&text, RunOptions { faults, ..RunOptions::default() });
+    assert!(!report.ok, "{report}");
+    assert_eq!(report.verdict.summary, "`target`: no client stored byte 1000: nothing was flipped");
+}
+
 /// A run that is ended drains: what was begun is verified, and the report says so.
 #[test]
 fn a_run_that_is_ended_reports_what_it_did() {

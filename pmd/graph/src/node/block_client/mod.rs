@@ -45,6 +45,8 @@ pub(crate) struct BlockClient {
     stopping: bool,
     /// A target that ends before everything was sent.
     deserted: Option<Failure>,
+    /// Told to stop before every connection was made.
+    unconnected: Option<Failure>,
 }
 
 /// One connection.
@@ -104,6 +106,7 @@ impl BlockClient {
             turn: 0,
             stopping: false,
             deserted: None,
+            unconnected: None,
         }))
     }
 
@@ -204,7 +207,10 @@ impl BlockClient {
                 work += 1;
                 match std::mem::replace(lane, Lane::Over) {
                     Lane::Up(session) => session.leave(),
-                    Lane::Dialing(dialed) => dialed.dial.leave(),
+                    Lane::Dialing(dialed) => {
+                        let failure = dialed.dial.leave();
+                        self.unconnected.get_or_insert(failure);
+                    }
                     Lane::Over => {}
                 }
             }
@@ -224,9 +230,13 @@ impl Node for BlockClient {
             }
         };
         if self.lanes.iter().all(|lane| matches!(lane, Lane::Over)) {
-            return match self.deserted.take() {
-                Some(failure) if !self.stopping => Err(failure),
-                _ => Ok(Turn::Done),
+            let deserted = self.deserted.take().filter(|_| !self.stopping);
+            return match self.unconnected.take().or(deserted) {
+                Some(failure) => {
+                    record.error();
+                    Err(failure)
+                }
+                None => Ok(Turn::Done),
             };
         }
         Ok(Turn::Worked(work))

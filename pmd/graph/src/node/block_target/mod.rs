@@ -5,7 +5,7 @@ mod store;
 
 use std::collections::HashMap;
 
-use pmd_observe::Code;
+use pmd_observe::{Code, Owner};
 use pmd_verbs::endpoint::{Endpoint, EndpointOptions, LocalKey, Rights};
 use pmd_verbs::roce::qp::state::Transport;
 
@@ -83,6 +83,8 @@ struct Session {
     /// Connections that have not ended, those that are still to come included.
     left: u16,
     failed: bool,
+    /// Whether any of its connections was made: a client that never got so far does not count as served.
+    connected: bool,
 }
 
 /// Message buffers for connections: those of this process as large as they ask, a fixed number of places for others.
@@ -141,13 +143,7 @@ impl Node for BlockTarget {
         if !self.is_done() {
             return Ok(Turn::Worked(work));
         }
-        for offset in &self.hall.flips {
-            tracing::warn!(
-                "`{}`: no client stored byte {offset}: nothing was flipped",
-                self.hall.name
-            );
-        }
-        match self.hall.failed.take() {
+        match self.hall.failed.take().or_else(|| self.hall.unflipped()) {
             Some(failure) => Err(failure),
             None => Ok(Turn::Done),
         }
@@ -167,6 +163,14 @@ impl Node for BlockTarget {
 }
 
 impl Hall {
+    /// A fault that was asked for and did not happen: whoever looks for its effect would be misled.
+    fn unflipped(&self) -> Option<Failure> {
+        let offset = self.flips.first()?;
+        let name = &self.name;
+        let summary = format!("`{name}`: no client stored byte {offset}: nothing was flipped");
+        Some(Failure::new(Code::InvalidRequest, Owner::Config, summary))
+    }
+
     fn is_empty(&self) -> bool {
         self.places.iter().all(Option::is_none)
     }
@@ -210,7 +214,7 @@ impl Hall {
         self.messages.give_back(&place.messages);
         let Some(session) = self.sessions.get_mut(&place.session) else { return };
         session.left = session.left.saturating_sub(1);
-        let here = session.here;
+        let (here, counts) = (session.here, session.here || session.connected);
         if failure.is_some() {
             // The client does not go on with its other connections.
             session.failed = true;
@@ -219,10 +223,14 @@ impl Hall {
         let ended = session.left == 0 || (session.failed && !others);
         if ended && let Some(session) = self.sessions.remove(&place.session) {
             self.store.give_back(session.start, session.capacity);
-            self.ended(here);
+            if counts {
+                self.ended(here);
+            }
         }
-        if let Some(failure) = failure {
-            self.lost_client(here, failure);
+        match failure {
+            Some(failure) if counts => self.lost_client(here, failure),
+            Some(failure) => self.turned_away(&failure),
+            None => {}
         }
     }
 
@@ -245,6 +253,12 @@ impl Hall {
         }
     }
 
+    /// Somebody who did not become a client: who serves goes on waiting for one.
+    fn turned_away(&mut self, failure: &Failure) {
+        self.errors += 1;
+        tracing::warn!("`{}`: {failure}", self.name);
+    }
+
     fn admit_session(&mut self, open: &Open, here: bool) -> Result<(), Refusal> {
         if self.sessions.contains_key(&open.session) {
             return Ok(());
@@ -260,7 +274,7 @@ impl Hall {
         };
         let capacity = wanted.max(1);
         let left = open.connections.max(1);
-        let session = Session { start, capacity, here, left, failed: false };
+        let session = Session { start, capacity, here, left, failed: false, connected: false };
         self.sessions.insert(open.session, session);
         Ok(())
     }
@@ -334,6 +348,9 @@ impl Host for Hall {
         let Some(Some(place)) = self.places.get_mut(key) else { return };
         let (messages, depth) = (place.messages.clone(), place.depth);
         place.serving = Some(Serving::new(line, place.key, messages, depth));
+        if let Some(session) = self.sessions.get_mut(&place.session) {
+            session.connected = true;
+        }
     }
 
     fn lost(&mut self, key: Option<usize>, here: bool, why: Option<Failure>) {
@@ -346,10 +363,7 @@ impl Host for Hall {
                 }
             }
             // A stranger, or a client that was told why it may not come in: neither counts as served.
-            (None, Some(why)) => {
-                self.errors += 1;
-                tracing::warn!("`{}`: {why}", self.name);
-            }
+            (None, Some(why)) => self.turned_away(&why),
             (None, None) => {}
         }
     }

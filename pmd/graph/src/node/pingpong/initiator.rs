@@ -203,7 +203,11 @@ impl Initiator {
         }
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Up(up) => up.line.leave(),
-            Stage::Dialing(dial) => dial.leave(),
+            // Told to stop before it was connected.
+            Stage::Dialing(dial) => {
+                record.error();
+                return Err(dial.leave());
+            }
             Stage::Over => {}
         }
         Ok(Turn::Done)

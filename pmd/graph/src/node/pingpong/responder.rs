@@ -131,7 +131,17 @@ impl Court {
 
     fn release(&mut self, key: usize, failure: Option<Failure>) {
         let Some(player) = self.players.get_mut(key).and_then(Option::take) else { return };
-        self.ended(player.here, failure);
+        if player.here || player.line.is_some() {
+            self.ended(player.here, failure);
+        } else if let Some(failure) = failure {
+            self.turned_away(&failure);
+        }
+    }
+
+    /// Somebody who did not become a client: who serves goes on waiting for one.
+    fn turned_away(&mut self, failure: &Failure) {
+        self.errors += 1;
+        tracing::warn!("`{}`: {failure}", self.name);
     }
 
     /// A client has ended. Who serves a number of clients misses each that is lost; who serves for ever goes on.
@@ -204,10 +214,7 @@ impl Host for Court {
             (Some(key), why) => self.release(key, why),
             (None, why) if here => self.ended(true, why),
             // A stranger, or a client that was told why it may not come in: neither counts as served.
-            (None, Some(why)) => {
-                self.errors += 1;
-                tracing::warn!("`{}`: {why}", self.name);
-            }
+            (None, Some(why)) => self.turned_away(&why),
             (None, None) => {}
         }
     }
