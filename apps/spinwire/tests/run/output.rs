@@ -63,6 +63,8 @@ fn a_stdout_that_takes_nothing_fails_the_run() {
 /// Programs that read the object on stdout find one with a verdict, however early the run failed.
 #[test]
 fn a_run_that_does_not_begin_is_an_object_too() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("observe.listen={}", taken.local_addr().unwrap());
     let one = config("quickstart.toml");
     let server = config("quickstart-server.toml");
     let big = ["--set", "memory.size=900GiB", "--set", "memory.hugepages=require"];
@@ -70,6 +72,7 @@ fn a_run_that_does_not_begin_is_an_object_too() {
     for (arguments, code, owner, reason) in [
         (&["--capture", "/nonexistent/x.pcapng"][..], 1, "local", "/nonexistent/x.pcapng"),
         (&["--run-dir", "/proc/none"], 1, "local", "/proc/none"),
+        (&["--set", &listen], 1, "local", "observe.listen"),
         (&["--set", "device.soft0.address=192.0.2.77"], 3, "local", "192.0.2.77"),
         (&big, 3, "local", "does not fit this machine"),
         (&[&server, big[0], big[1], big[2], big[3]], 3, "local", "does not fit this machine"),
