@@ -79,6 +79,11 @@ impl<T> Slot<T> {
     }
 }
 
+/// Makes the position the caller's, or tells which one the tail has reached instead.
+fn claim(tail: &AtomicUsize, position: usize) -> Result<usize, usize> {
+    tail.compare_exchange(position, position.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed)
+}
+
 /// The sending half; clone it for each sender.
 pub struct Sender<T> {
     queue: Arc<Queue<T>>,
@@ -93,17 +98,10 @@ impl<T> Sender<T> {
     /// # Errors
     /// [`SendError`], with the message.
     pub fn send(&self, message: T) -> Result<(), SendError<T>> {
-        self.send_claiming(message, |tail, position| {
-            tail.compare_exchange(
-                position,
-                position.wrapping_add(1),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            )
-        })
+        self.send_claiming(message, claim)
     }
 
-    /// Sends, where `claim` makes the position ours, or tells which one the tail has reached instead.
+    /// Sends, where `claim` is [`claim`], or a wrong one that the model must find.
     fn send_claiming(
         &self,
         message: T,
@@ -310,15 +308,6 @@ mod model {
 
     type Claim = fn(&AtomicUsize, usize) -> Result<usize, usize>;
 
-    fn right(tail: &AtomicUsize, position: usize) -> Result<usize, usize> {
-        tail.compare_exchange(
-            position,
-            position.wrapping_add(1),
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        )
-    }
-
     /// Two senders may both see the position free, and the later message replaces the earlier one.
     fn planted(tail: &AtomicUsize, position: usize) -> Result<usize, usize> {
         tail.store(position.wrapping_add(1), Ordering::Relaxed);
@@ -345,7 +334,7 @@ mod model {
 
     #[test]
     fn two_senders_lose_and_double_nothing() {
-        two_senders(right);
+        two_senders(claim);
     }
 
     #[test]
