@@ -23,7 +23,7 @@ pub struct Pipeline {
 }
 
 /// Reads the config at `path`, or takes `default`, its name and text, and plans it for this machine. `None` if it was
-/// refused: the reasons are on stderr, and the command ends as [`Exit::Usage`](super::Exit::Usage).
+/// refused: the reasons are on stderr, and the command ends as [`Exit::Usage`].
 ///
 /// # Errors
 /// When the kernel does not tell which CPUs there are.
