@@ -3,14 +3,14 @@
 //! completes each request at most once.
 #![no_main]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use pmd_roce::engine::{Engine, EngineConfig, SrqInit};
 use pmd_roce::ids::{
-    CqId, Gid, Instant, LinkId, Lkey, PathMtu, PdId, Psn, Qpn, Rkey, WrId, XrcdId,
+    CqId, Gid, Instant, LinkId, Lkey, PathMtu, PdId, Psn, Qpn, Rkey, Srqn, WrId, XrcdId,
 };
 use pmd_roce::local::{LocalFault, LocalPeer, PublishedQp, Push, Record, Source, Target};
 use pmd_roce::memory::{Asker, AtomicOp, Memory, MemoryFault};
@@ -18,15 +18,20 @@ use pmd_roce::qp::attr::{AddressVector, QpAttr, QpCap, QpInit};
 use pmd_roce::qp::state::{AttrMask, QpState, Transport, masks};
 use pmd_roce::sink::{CqSink, Flow, Frame, IpId, TxSink};
 use pmd_roce::wire::icrc::{self, IcrcHeader};
+use pmd_roce::wire::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, HeaderSet, Headers, Ieth, ImmDt, Msn, Opcode, Reth,
+    Syndrome, XrcEth,
+};
 use pmd_roce::work::{
     Access, Completion, CqOverrun, Data, Datagram, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
-    Sge, WcOpcode, WindowBind,
+    Sge, WcOpcode, WcStatus, WindowBind,
 };
 
-/// One frame, or one step of time.
+/// One frame, or something else that happens.
 #[derive(Arbitrary, Debug)]
 enum Step<'a> {
-    Frame(Shot<'a>),
+    Likely(Likely),
+    Raw(Raw<'a>),
     /// Microseconds pass.
     Wait(u16),
     /// The wire takes so many frames before the next step.
@@ -42,20 +47,31 @@ enum Step<'a> {
     },
 }
 
+/// A frame that makes sense to somebody: its headers are those of its opcode, and its numbers small.
 #[derive(Arbitrary, Debug)]
-struct Shot<'a> {
-    /// Which queue pair, or the group that some have joined.
+struct Likely {
     to: u8,
     opcode: u8,
-    flags: u8,
-    /// Distance from the first PSN of the connection.
     psn: i8,
-    ack_req: bool,
-    solicited_pad: u8,
+    flags: u8,
+    key: u8,
+    va: u16,
+    /// Announced length, or a number for the headers that have none.
+    len: u16,
+    payload: u16,
     ipv6: bool,
-    body: &'a [u8],
-    /// Pads the body to a multiple of four, and to a full packet where it is longer.
-    fill: u16,
+}
+
+/// Any bytes behind a destination that exists.
+#[derive(Arbitrary, Debug)]
+struct Raw<'a> {
+    to: u8,
+    psn: i8,
+    opcode: u8,
+    flags: u8,
+    ack_req: u8,
+    ipv6: bool,
+    rest: &'a [u8],
 }
 
 const PD: PdId = PdId(1);
@@ -178,18 +194,24 @@ impl Memory for Grants {
     }
 }
 
-/// Requests that are posted and have not completed, sends and receives apart.
+/// Requests that are posted and have not completed, receives with the bytes they have room for.
 #[derive(Debug, Default)]
 struct Open {
     sends: BTreeSet<u64>,
-    receives: BTreeSet<u64>,
+    receives: BTreeMap<u64, u32>,
 }
 
 impl CqSink for Open {
     fn push(&mut self, _: CqId, completion: Completion) -> Result<(), CqOverrun> {
+        let WrId(id) = completion.wr_id;
         let is_receive = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm);
-        let queue = if is_receive { &mut self.receives } else { &mut self.sends };
-        assert!(queue.remove(&completion.wr_id.0), "{completion:?} was not outstanding");
+        let outstanding = match is_receive {
+            true => self.receives.remove(&id),
+            false => self.sends.remove(&id).then_some(0),
+        };
+        let Some(room) = outstanding else { panic!("{completion:?} was not outstanding") };
+        let filled = completion.status == WcStatus::Success && completion.opcode == WcOpcode::Recv;
+        assert!(!filled || completion.byte_len <= room, "{completion:?} has room for {room}");
         Ok(())
     }
 }
@@ -278,6 +300,8 @@ fn group() -> Gid {
 struct Bench {
     engine: Engine,
     qpns: Vec<Qpn>,
+    /// PSN after the last one toward each of them.
+    next: Vec<Psn>,
     mem: Grants,
     open: Open,
     now: Instant,
@@ -296,6 +320,7 @@ impl Bench {
         let mut bench = Self {
             engine,
             qpns: Vec::new(),
+            next: vec![Psn::new(PSN); 10],
             mem: Grants { granted: vec![0; GRANTED], elements: Vec::new(), closed: Qpn::new(0) },
             open: Open::default(),
             now: Instant(1),
@@ -343,7 +368,7 @@ impl Bench {
             for _ in 0..3 {
                 let (wr_id, sge) = bench.element(700, true);
                 bench.engine.post_srq_recv(srqn, &RecvWr { wr_id, sges: &[sge] }).expect("room");
-                bench.open.receives.insert(wr_id.0);
+                bench.open.receives.insert(wr_id.0, sge.len);
             }
         }
         for qp in 0..10 {
@@ -406,7 +431,7 @@ impl Bench {
         let qpn = self.qpn(qp);
         let (wr_id, sge) = self.element(len.into(), true);
         if self.engine.post_recv(qpn, &RecvWr { wr_id, sges: &[sge] }).is_ok() {
-            self.open.receives.insert(wr_id.0);
+            self.open.receives.insert(wr_id.0, len.into());
         }
     }
 
@@ -426,7 +451,7 @@ impl Bench {
         let is_ud = qpn == self.qpns[7];
         let ah = is_ud.then(|| self.engine.create_ah(&AddressVector::to(peer(false))));
         let to = ah.and_then(Result::ok).map(|ah| Datagram { ah, qpn: Qpn::new(PEER), qkey: QKEY });
-        let srqn = Some(pmd_roce::ids::Srqn(1));
+        let srqn = Some(Srqn(1));
         let sges = [sge];
         let wr =
             SendWr { wr_id, op, data: Data::Sges(&sges), flags: SendFlags::SIGNALED, to, srqn };
@@ -439,20 +464,66 @@ impl Bench {
         self.qpns[usize::from(number) % self.qpns.len()]
     }
 
-    fn hand_in(&mut self, shot: &Shot<'_>) {
-        let is_group = shot.to == u8::MAX;
-        let dest = if is_group { Qpn::MULTICAST } else { self.qpn(shot.to) };
-        let psn = Psn::new(PSN).plus((i32::from(shot.psn)).cast_unsigned());
-        let mut payload = vec![shot.opcode, shot.flags & 0xf0, 0xff, 0xff];
-        payload.extend(dest.value().to_be_bytes());
-        payload[4] = 0;
-        payload.extend(psn.value().to_be_bytes());
-        payload[8] = u8::from(shot.ack_req) << 7;
-        payload.extend(shot.body.iter().take(1100));
-        let fill = usize::from(shot.fill % 600);
-        payload.resize((payload.len() + fill).next_multiple_of(4), shot.solicited_pad);
-        payload.extend([0; icrc::LEN]);
-        let ipv6 = shot.ipv6 && !is_group;
+    fn likely(&mut self, frame: &Likely) {
+        let Likely { to, opcode, psn, flags, key, va, len, payload, ipv6 } = *frame;
+        let opcode = Opcode::ALL[usize::from(opcode) % Opcode::ALL.len()];
+        let mut headers = Headers::new(Bth::new(opcode, self.destination(to), self.psn(to, psn)));
+        headers.bth.ack_req = flags & 1 == 0;
+        headers.bth.solicited = flags & 2 != 0;
+        let (va, rkey) = (u64::from(va % 5000), Rkey(u32::from(key % 18)));
+        let number = u64::from(len);
+        let is_in = |header| opcode.headers().contains(header);
+        headers.xrceth =
+            is_in(HeaderSet::XRCETH).then_some(XrcEth { srqn: Srqn(u32::from(key % 4)) });
+        let qkey = if flags & 4 == 0 { QKEY } else { number as u32 };
+        headers.deth = is_in(HeaderSet::DETH).then_some(Deth { qkey, src_qp: Qpn::new(PEER) });
+        headers.reth = is_in(HeaderSet::RETH).then_some(Reth { va, rkey, dma_len: len.into() });
+        let va = if flags & 8 == 0 { va & !7 } else { va };
+        let operands = AtomicEth { va, rkey, swap_or_add: number, compare: number % 3 };
+        headers.atomic_eth = is_in(HeaderSet::ATOMIC_ETH).then_some(operands);
+        let syndrome = Syndrome::from_byte(key).unwrap_or(Syndrome::ACK);
+        let aeth = Aeth { syndrome, msn: Msn::new(len.into()) };
+        headers.aeth = is_in(HeaderSet::AETH).then_some(aeth);
+        headers.atomic_ack_eth =
+            is_in(HeaderSet::ATOMIC_ACK_ETH).then_some(AtomicAckEth { original: number });
+        headers.immdt = is_in(HeaderSet::IMMDT).then_some(ImmDt([key; 4]));
+        headers.ieth = is_in(HeaderSet::IETH).then_some(Ieth { rkey });
+        // Often a full packet.
+        let payload = if payload >= 1 << 14 { 256 } else { usize::from(payload % 300) };
+        let mut bytes = vec![0; headers.buffer_len(payload) + icrc::LEN];
+        headers.emit(payload, &mut bytes).fill(key);
+        self.hand_in(to, ipv6, bytes);
+    }
+
+    fn raw(&mut self, frame: &Raw<'_>) {
+        let Raw { to, psn, opcode, flags, ack_req, ipv6, rest } = *frame;
+        let mut bytes = vec![opcode, flags, 0xff, 0xff];
+        bytes.extend(self.destination(to).value().to_be_bytes());
+        bytes.extend(self.psn(to, psn).value().to_be_bytes());
+        bytes[8] = ack_req;
+        bytes.extend(rest.iter().take(1100));
+        bytes.extend([0; icrc::LEN]);
+        self.hand_in(to, ipv6, bytes);
+    }
+
+    fn destination(&self, to: u8) -> Qpn {
+        if to == u8::MAX { Qpn::MULTICAST } else { self.qpn(to) }
+    }
+
+    /// Mostly the PSN that comes after the last one toward this queue pair, else one near the first.
+    fn psn(&mut self, to: u8, choice: i8) -> Psn {
+        let next = &mut self.next[usize::from(to) % self.qpns.len()];
+        if choice < 0 {
+            return Psn::new(PSN).plus((i32::from(choice) + 64).cast_unsigned());
+        }
+        let psn = *next;
+        *next = psn.plus(1 + u32::from(choice > 100));
+        psn
+    }
+
+    fn hand_in(&mut self, to: u8, ipv6: bool, mut payload: Vec<u8>) {
+        let is_group = to == u8::MAX;
+        let ipv6 = ipv6 && !is_group;
         let flow = Flow {
             src: peer(ipv6),
             dst: if is_group { group() } else { own(ipv6) },
@@ -495,7 +566,9 @@ fuzz_target!(|steps: Vec<Step<'_>>| {
     bench.turn(room);
     for step in steps.iter().take(64) {
         match step {
-            Step::Frame(shot) => bench.hand_in(shot),
+            // Up to four alike, one after the other.
+            Step::Likely(frame) => (0..=frame.flags >> 6).for_each(|_| bench.likely(frame)),
+            Step::Raw(frame) => bench.raw(frame),
             Step::Wait(micros) => bench.now.0 += u64::from(*micros) * 1000,
             Step::Room(frames) => room = usize::from(*frames),
             Step::PostRecv { qp, len } => bench.post_recv(*qp, *len),

@@ -7,7 +7,7 @@
 #![no_main]
 
 use core::time::Duration;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
@@ -99,7 +99,8 @@ struct End {
     ah: Option<AhId>,
     /// Name, and whether it asked for a completion; oldest first.
     sends: VecDeque<(u64, bool)>,
-    receives: VecDeque<u64>,
+    /// Name, and the bytes it has room for; oldest first.
+    receives: VecDeque<(u64, u32)>,
 }
 
 /// A host and everything on it.
@@ -111,7 +112,7 @@ struct Host {
     srq: Srqn,
     xrc_srq: Srqn,
     /// Receives in the shared queues.
-    shared: BTreeSet<u64>,
+    shared: BTreeMap<u64, u32>,
     is_dead: bool,
     ends: Vec<End>,
 }
@@ -128,7 +129,7 @@ impl Host {
         let srq = world.create_srq(id, &init).expect("room");
         let xrc = SrqInit { xrc: Some((XRCD, xrc_cq)), ..init };
         let xrc_srq = world.create_srq(id, &xrc).expect("room");
-        let shared = BTreeSet::new();
+        let shared = BTreeMap::new();
         let mut host = Self {
             id,
             granted,
@@ -321,12 +322,12 @@ impl Bench {
         match srqn {
             Some(srqn) => {
                 if self.world.post_srq_recv(own.id, srqn, &wr).is_ok() {
-                    self.hosts[host].shared.insert(id);
+                    self.hosts[host].shared.insert(id, len);
                 }
             }
             None => {
                 if self.world.post_recv(own.id, own.ends[lane].side.qpn, &wr).is_ok() {
-                    self.end(host, lane).receives.push_back(id);
+                    self.end(host, lane).receives.push_back((id, len));
                 }
             }
         }
@@ -420,17 +421,15 @@ impl Bench {
 }
 
 fn cross_off(host: &mut Host, completion: &Completion) {
-    let Completion { wr_id: WrId(id), opcode, qpn, status, .. } = *completion;
+    let Completion { wr_id: WrId(id), opcode, qpn, status, byte_len, .. } = *completion;
     let end = host.ends.iter_mut().find(|end| end.side.qpn == qpn).expect("of a queue pair");
     if matches!(opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm) {
-        let is_first = end.receives.front() == Some(&id);
-        if is_first {
-            end.receives.pop_front();
-        }
-        assert!(
-            is_first || host.shared.remove(&id),
-            "out of turn or not outstanding: {completion:?}"
-        );
+        let first = end.receives.pop_front_if(|(first, _)| *first == id).map(|(_, room)| room);
+        let Some(room) = first.or_else(|| host.shared.remove(&id)) else {
+            panic!("out of turn or not outstanding: {completion:?}");
+        };
+        let filled = status == WcStatus::Success && opcode == WcOpcode::Recv;
+        assert!(!filled || byte_len <= room, "{completion:?} has room for {room}");
         return;
     }
     loop {
