@@ -10,9 +10,9 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use pmd_roce::engine::{Engine, EngineConfig, SrqInit};
 use pmd_roce::ids::{
-    CqId, Gid, Instant, LinkId, Lkey, PathMtu, PdId, Psn, Qpn, Rkey, Srqn, WrId, XrcdId,
+    CqId, Gid, Instant, Lkey, PathMtu, PdId, Psn, Qpn, Rkey, Srqn, WrId, XrcdId,
 };
-use pmd_roce::local::{LocalFault, LocalPeer, PublishedQp, Push, Record, Source, Target};
+use pmd_roce::local::Nobody;
 use pmd_roce::memory::{Asker, AtomicOp, Memory, MemoryFault};
 use pmd_roce::qp::attr::{AddressVector, QpAttr, QpCap, QpInit};
 use pmd_roce::qp::state::{AttrMask, QpState, Transport, masks};
@@ -233,52 +233,6 @@ impl TxSink for Wire {
         assert!(icrc::verify(&IcrcHeader { src, dst, src_port, ip_id: 7 }, &payload));
         true
     }
-}
-
-struct Nobody;
-
-impl LocalPeer for Nobody {
-    fn target(&self, _: LinkId, _: Qpn) -> Target {
-        Target::Gone
-    }
-    fn write(
-        &mut self,
-        _: LinkId,
-        _: PdId,
-        _: Source<'_>,
-        _: (PdId, Qpn),
-        _: RemoteAddr,
-    ) -> Result<(), LocalFault> {
-        Err(LocalFault::Gone)
-    }
-    fn read(
-        &mut self,
-        _: LinkId,
-        _: PdId,
-        _: &[Sge],
-        _: (PdId, Qpn),
-        _: RemoteAddr,
-    ) -> Result<(), LocalFault> {
-        Err(LocalFault::Gone)
-    }
-    fn atomic(
-        &mut self,
-        _: LinkId,
-        _: (PdId, Qpn),
-        _: RemoteAddr,
-        _: AtomicOp,
-    ) -> Result<u64, LocalFault> {
-        Err(LocalFault::Gone)
-    }
-    fn push(&mut self, _: LinkId, _: PdId, _: &Record, _: Source<'_>) -> Push {
-        Push::Gone
-    }
-    fn consumed(&self, _: LinkId) -> u64 {
-        0
-    }
-    fn show(&mut self, _: Qpn, _: Option<&PublishedQp>) {}
-    fn publish(&mut self) {}
-    fn fence(&mut self) {}
 }
 
 fn own(ipv6: bool) -> Gid {

@@ -7,9 +7,12 @@
 
 mod attempt;
 pub(crate) mod datagram;
+mod nobody;
 pub(crate) mod page;
 pub(crate) mod requester;
 pub(crate) mod responder;
+
+pub use nobody::Nobody;
 
 use crate::ids::{LinkId, PdId, Psn, Qpn, Rkey, Srqn};
 use crate::memory::AtomicOp;

@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 
 use pmd_roce::engine::{Engine, EngineConfig};
 use pmd_roce::event::AsyncEvent;
-use pmd_roce::ids::{CqId, Gid, Instant, LinkId, Lkey, PathMtu, PdId, Psn, Qpn, Rkey, WrId};
-use pmd_roce::local::{LocalFault, LocalPeer, PublishedQp, Push, Record, Source, Target};
+use pmd_roce::ids::{CqId, Gid, Instant, Lkey, PathMtu, PdId, Psn, Qpn, Rkey, WrId};
+use pmd_roce::local::Nobody;
 use pmd_roce::memory::{Asker, AtomicOp, Memory, MemoryFault};
 use pmd_roce::qp::attr::{AddressVector, ModifyQpError, QpAttr, QpCap, QpInit};
 use pmd_roce::qp::state::{self, AttrMask, QpState, Transport};
@@ -263,62 +263,6 @@ impl TxSink for Outbox {
         self.frames.push_back(Sent { flow: *flow, ip_id: self.ip_id, payload });
         true
     }
-}
-
-/// Nobody shares memory with these hosts.
-#[derive(Debug)]
-pub(crate) struct Nobody;
-
-impl LocalPeer for Nobody {
-    fn target(&self, _: LinkId, _: Qpn) -> Target {
-        Target::Absent
-    }
-
-    fn write(
-        &mut self,
-        _: LinkId,
-        _: PdId,
-        _: Source<'_>,
-        _: (PdId, Qpn),
-        _: RemoteAddr,
-    ) -> Result<(), LocalFault> {
-        Err(LocalFault::Gone)
-    }
-
-    fn read(
-        &mut self,
-        _: LinkId,
-        _: PdId,
-        _: &[Sge],
-        _: (PdId, Qpn),
-        _: RemoteAddr,
-    ) -> Result<(), LocalFault> {
-        Err(LocalFault::Gone)
-    }
-
-    fn atomic(
-        &mut self,
-        _: LinkId,
-        _: (PdId, Qpn),
-        _: RemoteAddr,
-        _: AtomicOp,
-    ) -> Result<u64, LocalFault> {
-        Err(LocalFault::Gone)
-    }
-
-    fn push(&mut self, _: LinkId, _: PdId, _: &Record, _: Source<'_>) -> Push {
-        Push::Gone
-    }
-
-    fn consumed(&self, _: LinkId) -> u64 {
-        0
-    }
-
-    fn show(&mut self, _: Qpn, _: Option<&PublishedQp>) {}
-
-    fn publish(&mut self) {}
-
-    fn fence(&mut self) {}
 }
 
 /// Local source: readable, filled with the pattern.

@@ -1,7 +1,6 @@
 //! What the engine is lent: memory at the recorded addresses and keys, queues, and a wire.
 
-use pmd_roce::ids::{CqId, Gid, LinkId, Lkey, PdId, Qpn, Rkey};
-use pmd_roce::local::{LocalFault, LocalPeer, PublishedQp, Push, Record, Source, Target};
+use pmd_roce::ids::{CqId, Gid, Lkey, PdId, Rkey};
 use pmd_roce::memory::{Asker, AtomicOp, Memory, MemoryFault};
 use pmd_roce::sink::{CqSink, Flow, TxSink};
 use pmd_roce::work::{Access, Completion, CqOverrun, RemoteAddr, Sge, WindowBind};
@@ -157,60 +156,4 @@ pub(crate) fn ipv6(v4: Gid) -> Gid {
 /// A local element.
 pub(crate) const fn sge(key: u32, addr: u64, len: u32) -> Sge {
     Sge { addr, len, lkey: Lkey(key) }
-}
-
-/// Nobody shares memory with a recorded machine.
-#[derive(Debug)]
-pub(crate) struct Nobody;
-
-impl LocalPeer for Nobody {
-    fn target(&self, _: LinkId, _: Qpn) -> Target {
-        Target::Absent
-    }
-
-    fn write(
-        &mut self,
-        _: LinkId,
-        _: PdId,
-        _: Source<'_>,
-        _: (PdId, Qpn),
-        _: RemoteAddr,
-    ) -> Result<(), LocalFault> {
-        Err(LocalFault::Gone)
-    }
-
-    fn read(
-        &mut self,
-        _: LinkId,
-        _: PdId,
-        _: &[Sge],
-        _: (PdId, Qpn),
-        _: RemoteAddr,
-    ) -> Result<(), LocalFault> {
-        Err(LocalFault::Gone)
-    }
-
-    fn atomic(
-        &mut self,
-        _: LinkId,
-        _: (PdId, Qpn),
-        _: RemoteAddr,
-        _: AtomicOp,
-    ) -> Result<u64, LocalFault> {
-        Err(LocalFault::Gone)
-    }
-
-    fn push(&mut self, _: LinkId, _: PdId, _: &Record, _: Source<'_>) -> Push {
-        Push::Gone
-    }
-
-    fn consumed(&self, _: LinkId) -> u64 {
-        0
-    }
-
-    fn show(&mut self, _: Qpn, _: Option<&PublishedQp>) {}
-
-    fn publish(&mut self) {}
-
-    fn fence(&mut self) {}
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use pmd_roce::engine::{Engine, EngineConfig};
 use pmd_roce::ids::{CqId, Instant, PathMtu, Psn, Qpn, WrId};
+use pmd_roce::local::Nobody;
 use pmd_roce::qp::attr::{AddressVector, QpAttr, QpCap, QpInit};
 use pmd_roce::qp::state::{QpState, Transport, masks};
 use pmd_roce::sink::{Flow, Frame, FrameOutcome, IpId};
@@ -20,7 +21,7 @@ use pmd_roce::work::{
 };
 
 use crate::compare;
-use crate::memory::{Completions, Nobody, Outbox, PD, Region, Regions, ipv6, sge};
+use crate::memory::{Completions, Outbox, PD, Region, Regions, ipv6, sge};
 use crate::scenario::pattern;
 use crate::story::{End, Record, Story, Work};
 

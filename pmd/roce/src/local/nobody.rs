@@ -1,0 +1,62 @@
+//! No peer on this host.
+
+use super::{LocalFault, LocalPeer, PublishedQp, Push, Record, Source, Target};
+use crate::ids::{LinkId, PdId, Qpn};
+use crate::memory::AtomicOp;
+use crate::work::{RemoteAddr, Sge};
+
+/// For an engine that reaches everybody by packets: nobody shares memory with it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nobody;
+
+impl LocalPeer for Nobody {
+    fn target(&self, _: LinkId, _: Qpn) -> Target {
+        Target::Absent
+    }
+
+    fn write(
+        &mut self,
+        _: LinkId,
+        _: PdId,
+        _: Source<'_>,
+        _: (PdId, Qpn),
+        _: RemoteAddr,
+    ) -> Result<(), LocalFault> {
+        Err(LocalFault::Gone)
+    }
+
+    fn read(
+        &mut self,
+        _: LinkId,
+        _: PdId,
+        _: &[Sge],
+        _: (PdId, Qpn),
+        _: RemoteAddr,
+    ) -> Result<(), LocalFault> {
+        Err(LocalFault::Gone)
+    }
+
+    fn atomic(
+        &mut self,
+        _: LinkId,
+        _: (PdId, Qpn),
+        _: RemoteAddr,
+        _: AtomicOp,
+    ) -> Result<u64, LocalFault> {
+        Err(LocalFault::Gone)
+    }
+
+    fn push(&mut self, _: LinkId, _: PdId, _: &Record, _: Source<'_>) -> Push {
+        Push::Gone
+    }
+
+    fn consumed(&self, _: LinkId) -> u64 {
+        0
+    }
+
+    fn show(&mut self, _: Qpn, _: Option<&PublishedQp>) {}
+
+    fn publish(&mut self) {}
+
+    fn fence(&mut self) {}
+}
