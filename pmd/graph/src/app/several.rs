@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn each_process_has_a_capture_of_its_own() {
-        assert_eq!(of_part(Path::new("/tmp/x.pcapng"), 1), Path::new("/tmp/x-1.pcapng"));
+        assert_eq!(of_part(Path::new("captures/x.pcapng"), 1), Path::new("captures/x-1.pcapng"));
         assert_eq!(of_part(Path::new("x"), 0), Path::new("x-0"));
     }
 }

@@ -361,19 +361,19 @@ fn sets_are_toml_else_a_string_and_the_last_one_wins() {
             "memory.size=1GiB",
             "node.client.depth=8",
             "node.client.depth=16",
-            "node.source.path=/tmp/a b=c",
+            "node.source.path=files/a b=c",
             "node.client.verify=false",
             "node.source.block=\"4KiB\"",
-            "observe.run_dir=/tmp/run",
+            "observe.run_dir=runs/one",
             "lcore.lc1.cpu=1",
         ],
     );
     assert_eq!(config.memory.size.to_string(), "1GiB");
     assert_eq!(config.nodes[2].settings.count("depth"), 16);
-    assert_eq!(config.nodes[1].settings.text("path"), "/tmp/a b=c");
+    assert_eq!(config.nodes[1].settings.text("path"), "files/a b=c");
     assert!(!config.nodes[2].settings.flag("verify"));
     assert_eq!(config.nodes[1].settings.size("block").get(), 4096);
-    assert_eq!(config.observe.run_dir.as_deref(), Some(std::path::Path::new("/tmp/run")));
+    assert_eq!(config.observe.run_dir.as_deref(), Some(std::path::Path::new("runs/one")));
     assert_eq!(config.lcores[1].cpu, Some(1));
 }
 
