@@ -1,0 +1,97 @@
+//! What a message costs one core that runs both ends in turn: all instructions of consumer, engine
+//! and wire, and none of the waiting for another core.
+//!
+//! Plain, it prints nanoseconds per message. Under `valgrind --tool=callgrind
+//! --toggle-collect='*measured*'` it counts instructions; `ci/instructions` does that. Valgrind
+//! shows no AVX-512, so that copies of a few bytes take the kernels for older processors there.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use anyhow::Result;
+use benches::{Kind, Options, Side, Sink, Source, pair};
+use clap::Parser;
+use pmd_verbs::WireChoice;
+
+/// Counts what messages cost.
+#[derive(Debug, Parser)]
+struct Args {
+    /// What a message is.
+    kind: Kind,
+    /// Messages to measure.
+    #[arg(short = 'n', long, default_value_t = 1 << 20)]
+    messages: u64,
+    /// Queue pairs.
+    #[arg(short, long, default_value_t = 1)]
+    qps: usize,
+    /// Bytes of a message.
+    #[arg(short, long, default_value_t = 8)]
+    size: u32,
+    /// By packets instead of shared memory.
+    #[arg(long)]
+    udp: bool,
+    /// Measure polls of an empty queue instead: this many.
+    #[arg(long)]
+    idle: Option<u64>,
+}
+
+/// Messages before those that are measured.
+const WARM_UP: u64 = 4096;
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let options = Options {
+        wire: if args.udp { WireChoice::Udp } else { WireChoice::Shm },
+        qps: args.qps,
+        depth: 64,
+        size: args.size,
+    };
+    let [one, two] = pair(&options)?;
+    let (from, into) = ([one.mr.sge(0, args.size)], [two.mr.sge(4096, args.size)]);
+    let mut source = Source::new(&one, args.kind, &from, two.mr.remote(0), 64);
+    let mut sink = Sink::new(&two, &into, 64)?;
+    run(&mut source, &mut sink, WARM_UP)?;
+    if let Some(polls) = args.idle {
+        let begin = Instant::now();
+        measured_idle(&one, polls);
+        let ns = begin.elapsed().as_nanos();
+        #[expect(clippy::print_stdout, reason = "the result")]
+        {
+            println!("idle: {:.2} ns per poll", ns as f64 / polls as f64);
+        }
+        return Ok(());
+    }
+    let begin = Instant::now();
+    measured(&mut source, &mut sink, args.messages)?;
+    let ns = begin.elapsed().as_nanos();
+    #[expect(clippy::print_stdout, reason = "the result")]
+    {
+        let Args { kind, qps, size, messages, .. } = args;
+        println!("{kind:?} {size} B, {qps} QPs: {:.2} ns", ns as f64 / messages as f64);
+    }
+    Ok(())
+}
+
+/// What is counted.
+#[inline(never)]
+fn measured(source: &mut Source<'_>, sink: &mut Sink<'_>, messages: u64) -> Result<()> {
+    run(source, sink, messages)
+}
+
+/// What is counted of a context that has nothing to do.
+#[inline(never)]
+fn measured_idle(side: &Side, polls: u64) {
+    for _ in 0..polls {
+        black_box(side.cq.poll(32, |_| {}));
+    }
+}
+
+fn run(source: &mut Source<'_>, sink: &mut Sink<'_>, messages: u64) -> Result<()> {
+    let until = source.completed + messages;
+    while source.completed < until {
+        source.post()?;
+        source.poll()?;
+        sink.poll()?;
+    }
+    Ok(())
+}
