@@ -5,6 +5,8 @@
 //! whose two probes disagree is dropped; what is reported is the median of the pairs' ratios.
 //! `ci/peers` installs the peers and starts this.
 
+#![forbid(unsafe_code)]
+
 mod command;
 mod fio;
 mod libfabric;
