@@ -20,7 +20,7 @@ install() {
 
 # Rust: whatever cargo is there if it is new enough, else Debian's own package of a recent one.
 need_rust() {
-  local want=1.88 have
+  local want=1.89 have
   have=$(cargo --version 2>/dev/null | cut -d' ' -f2 || echo 0)
   if [ "$(printf '%s\n%s\n' "$want" "$have" | sort -V | head -1)" != "$want" ]; then
     install cargo-web rustc-web gcc libc6-dev

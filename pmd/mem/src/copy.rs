@@ -1,11 +1,21 @@
 //! The one way bytes move to and from shared memory.
 //!
 //! A peer may poll the last byte of a message that is being written, so the last word is stored last, with release order,
-//! whatever order the bulk copy has inside; an aligned 8-byte access is one load and one store. The bulk is `memmove`: source
-//! and target may be the same pages, even under two addresses.
+//! whatever order the bulk copy has inside; an aligned 8-byte access is one load and one store. Source and target may overlap,
+//! and may be the same pages, even under two addresses: the bytes are then moved, or a mixture.
+//!
+//! Small copies load everything before they store anything, in pieces that overlap, so that few branches choose among sizes.
+//! Larger ones are left to the machine's best [kernel](kernel).
 
-use core::ptr;
+mod kernel;
+
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// What a register holds on every machine.
+#[cfg(target_arch = "x86_64")]
+type Vector = core::arch::x86_64::__m128i;
+#[cfg(not(target_arch = "x86_64"))]
+type Vector = u128;
 
 /// Copies `len` bytes, the last naturally aligned word of the target last.
 ///
@@ -45,7 +55,7 @@ macro_rules! with_last {
                 unsafe { from.read_unaligned() }
             };
             // SAFETY: `body` bytes lie in both.
-            unsafe { ptr::copy(src, dst, body) };
+            unsafe { bulk(dst, src, body) };
             // SAFETY: the word lies in the target.
             let to = unsafe { dst.add(body) }.cast::<$word>();
             // SAFETY: writable and aligned.
@@ -59,6 +69,45 @@ with_last!(with_last_8, AtomicU64, u64);
 with_last!(with_last_4, AtomicU32, u32);
 with_last!(with_last_1, AtomicU8, u8);
 
+/// Moves `len` bytes in any order.
+///
+/// # Safety
+/// As [`copy`].
+#[inline]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "one call per size")]
+unsafe fn bulk(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller's contract, and the pieces of each arm cover its sizes without leaving them.
+    unsafe {
+        match len {
+            0 => {}
+            1 => pieces::<u8, 1>(dst, src, len),
+            2..=3 => pieces::<u16, 2>(dst, src, len),
+            4..=7 => pieces::<u32, 2>(dst, src, len),
+            8..=15 => pieces::<u64, 2>(dst, src, len),
+            16..=32 => pieces::<Vector, 2>(dst, src, len),
+            33..=64 => pieces::<Vector, 4>(dst, src, len),
+            _ => kernel::copy(dst, src, len),
+        }
+    }
+}
+
+/// Moves `len` bytes as `N` pieces, of which the first half lie at the start and the second half at the end.
+///
+/// # Safety
+/// As [`copy`]; half of the pieces (rounded up) are at most `len` bytes, and all of them at least `len`.
+#[inline]
+unsafe fn pieces<T: Copy, const N: usize>(dst: *mut u8, src: *const u8, len: usize) {
+    let size = size_of::<T>();
+    let at = |i: usize| if i < N.div_ceil(2) { i * size } else { len - (N - i) * size };
+    // SAFETY: every piece lies within `len` bytes.
+    let all: [T; N] =
+        core::array::from_fn(|i| unsafe { src.wrapping_add(at(i)).cast::<T>().read_unaligned() });
+    for (i, piece) in all.into_iter().enumerate() {
+        // SAFETY: as above.
+        unsafe { dst.wrapping_add(at(i)).cast::<T>().write_unaligned(piece) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,12 +115,15 @@ mod tests {
     /// Every alignment of both ends and every length around the word sizes.
     #[test]
     fn copies_exactly_the_bytes_asked_for() {
-        let source: Vec<u8> = (1..=96).collect();
-        for to in 0..9 {
-            for from in 0..9 {
-                for len in 0..70 {
-                    let mut target = vec![0; 96];
-                    // SAFETY: both ranges lie in vectors of 96 bytes.
+        const ROOM: usize = 352;
+
+        let source: Vec<u8> = (0..ROOM).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();
+        let mut target = vec![0; ROOM];
+        for to in 0..17 {
+            for from in 0..17 {
+                for len in 0..300 {
+                    target.fill(0);
+                    // SAFETY: both ranges lie in vectors of so many bytes.
                     unsafe {
                         copy(
                             target.as_mut_ptr().wrapping_add(to),
@@ -79,9 +131,14 @@ mod tests {
                             len,
                         );
                     };
-                    let mut expected = vec![0; 96];
-                    expected[to..to + len].copy_from_slice(&source[from..from + len]);
-                    assert_eq!(target, expected, "to {to} from {from} len {len}");
+                    assert!(
+                        target[to..to + len] == source[from..from + len]
+                            && target[..to]
+                                .iter()
+                                .chain(&target[to + len..])
+                                .all(|byte| *byte == 0),
+                        "to {to} from {from} len {len}"
+                    );
                 }
             }
         }
@@ -89,18 +146,56 @@ mod tests {
 
     #[test]
     fn overlapping_copies_move() {
+        let before: Vec<u8> = (0..640_u32).map(|i| (i % 251).to_le_bytes()[0]).collect();
+        let mut bytes = before.clone();
         for to in 0..20 {
             for from in 0..20 {
-                for len in 0..40 {
-                    let mut bytes: Vec<u8> = (0..64).collect();
-                    let mut expected = bytes.clone();
+                for len in (0..100).chain([128, 300, 512, 600]) {
+                    bytes.copy_from_slice(&before);
+                    let mut expected = before.clone();
                     expected.copy_within(from..from + len, to);
                     let base = bytes.as_mut_ptr();
-                    // SAFETY: both ranges lie in the vector of 64 bytes.
+                    // SAFETY: both ranges lie in the vector.
                     unsafe { copy(base.wrapping_add(to), base.wrapping_add(from), len) };
                     assert_eq!(bytes, expected, "to {to} from {from} len {len}");
                 }
             }
+        }
+    }
+
+    /// What a poller of the last byte relies on. It sees the bytes of each round whole, since the writer's last store is the one
+    /// that it waits for.
+    #[test]
+    fn the_last_byte_comes_last() {
+        for len in [9_usize, 24, 41, 64, 65, 200, 1000, 4096, 20_000] {
+            let mut target = vec![0_u8; len + 8];
+            let at = target.as_mut_ptr();
+            // SAFETY: the byte lies in the vector; both threads go by pointers that are derived from this one.
+            let last = unsafe { AtomicU8::from_ptr(at.wrapping_add(len)) };
+            // SAFETY: as above.
+            let first = unsafe { AtomicU8::from_ptr(at.wrapping_add(1)) };
+            let acknowledged = AtomicU8::new(0);
+            let to = at.addr();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for round in 1..=50_u8 {
+                        let source = vec![round; len];
+                        let target = core::ptr::with_exposed_provenance_mut::<u8>(to);
+                        // SAFETY: so many bytes lie behind the first of the vector.
+                        unsafe { copy(target.wrapping_add(1), source.as_ptr(), len) };
+                        while acknowledged.load(Ordering::Acquire) != round {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+                for round in 1..=50_u8 {
+                    while last.load(Ordering::Acquire) != round {
+                        std::thread::yield_now();
+                    }
+                    assert_eq!(first.load(Ordering::Relaxed), round, "len {len}");
+                    acknowledged.store(round, Ordering::Release);
+                }
+            });
         }
     }
 }
