@@ -149,6 +149,15 @@ impl Words {
     pub fn at(&self, index: usize) -> &AtomicU64 {
         &self.0[index]
     }
+
+    /// Asks for the cache line of the word with this index, to write it soon. Where there is no such word, or no such
+    /// instruction, nothing happens.
+    #[inline]
+    pub fn prefetch(&self, index: usize) {
+        if let Some(word) = self.0.get(index) {
+            line::prefetch(word);
+        }
+    }
 }
 
 /// Words in a row that a peer writes, usually mapped read-only; keeps their segment mapped.
@@ -169,6 +178,35 @@ impl PeerWords {
     pub fn load(&self, index: usize, order: Ordering) -> u64 {
         self.0[index].load(order)
     }
+}
+
+mod line {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    use core::arch::asm;
+    use core::sync::atomic::AtomicU64;
+
+    /// Has the cache own the line of a word.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(super) fn prefetch(word: &AtomicU64) {
+        // SAFETY: a hint that reads and writes nothing. Processors that do not know it do nothing.
+        unsafe {
+            asm!("prefetchw [{}]", in(reg) word.as_ptr(), options(nostack, preserves_flags, readonly));
+        };
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[inline]
+    pub(super) fn prefetch(word: &AtomicU64) {
+        // SAFETY: a hint that reads and writes nothing.
+        unsafe {
+            asm!("prfm pstl1keep, [{}]", in(reg) word.as_ptr(), options(nostack, preserves_flags, readonly));
+        };
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[inline]
+    pub(super) const fn prefetch(_word: &AtomicU64) {}
 }
 
 #[cfg(test)]

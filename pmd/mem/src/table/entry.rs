@@ -154,6 +154,7 @@ impl Entry {
 pub(super) struct Entries {
     pub(super) header: Anchor<Header>,
     slots: Anchor<[Entry]>,
+    mask: u32,
 }
 
 impl Entries {
@@ -163,17 +164,18 @@ impl Entries {
         Ok(Self {
             header: Anchor::one(segment, 0)?,
             slots: Anchor::many(segment, size_of::<Header>() as u64, capacity as usize)?,
+            mask: capacity - 1,
         })
     }
 
-    pub(super) fn capacity(&self) -> u32 {
-        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    pub(super) const fn capacity(&self) -> u32 {
+        self.mask + 1
     }
 
     /// The slot of a key: its index, modulo the capacity.
     #[inline]
-    pub(super) fn slot_of(&self, key: Key) -> u32 {
-        key.index() & (self.capacity() - 1)
+    pub(super) const fn slot_of(&self, key: Key) -> u32 {
+        key.index() & self.mask
     }
 
     #[inline]

@@ -2,10 +2,10 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use pmd_mem::Access;
+use pmd_mem::{Access, Announce};
 
 use super::link::Outbound;
-use super::links::{Links, Source};
+use super::links::{Links, Source, found_mut};
 use super::reach::{Elements, MemoryFault, Own, Remote, Sge};
 
 /// An atomic operation on eight aligned bytes, in the host's byte order.
@@ -24,6 +24,7 @@ pub enum AtomicOp {
 
 impl Links {
     /// One-copy WRITE; needs `REMOTE_WRITE` of the peer's key. The last word is stored last.
+    #[inline]
     pub fn write(
         &mut self,
         link: u32,
@@ -32,32 +33,17 @@ impl Links {
         to: &Remote,
     ) -> Result<(), MemoryFault> {
         let (own, out) = self.direct(link)?;
-        match from {
-            Source::Inline(bytes) => {
-                match out.reach.remote(to, bytes.len() as u64, Access::REMOTE_WRITE)? {
-                    Some((target, at)) => {
-                        target.write_at(at, bytes).map_err(|_| MemoryFault::Remote)
-                    }
-                    None => Ok(()),
-                }
-            }
-            Source::Sges(sges) => {
-                let sges = Elements::new(own, pd, sges, false)?;
-                let Some((target, mut at)) =
-                    out.reach.remote(to, sges.total, Access::REMOTE_WRITE)?
-                else {
-                    return Ok(());
-                };
-                sges.each(|segment, offset, len| {
-                    let to = at;
-                    at += len;
-                    segment.copy_to(offset, target, to, len)
-                })
-            }
-        }
+        let Source::Sges([sge]) = from else { return write_any(own, out, pd, from, to) };
+        let len = sge.len.into();
+        let Some((source, offset)) = own.local(pd, sge, len, false)? else { return Ok(()) };
+        let Some((target, at)) = out.reach.remote(to, len, Access::REMOTE_WRITE)? else {
+            return Ok(());
+        };
+        source.segment.copy_to(offset, target, at, len).map_err(|_| MemoryFault::Local)
     }
 
     /// One-copy READ into local elements; needs `REMOTE_READ`.
+    #[inline]
     pub fn read(
         &mut self,
         link: u32,
@@ -66,16 +52,13 @@ impl Links {
         from: &Remote,
     ) -> Result<(), MemoryFault> {
         let (own, out) = self.direct(link)?;
-        let into = Elements::new(own, pd, into, true)?;
-        let Some((source, mut at)) = out.reach.remote(from, into.total, Access::REMOTE_READ)?
-        else {
+        let [sge] = into else { return read_any(own, out, pd, into, from) };
+        let len = sge.len.into();
+        let Some((target, offset)) = own.local(pd, sge, len, true)? else { return Ok(()) };
+        let Some((source, at)) = out.reach.remote(from, len, Access::REMOTE_READ)? else {
             return Ok(());
         };
-        into.each(|segment, offset, len| {
-            let from = at;
-            at += len;
-            source.copy_to(from, segment, offset, len)
-        })
+        source.copy_to(at, &target.segment, offset, len).map_err(|_| MemoryFault::Local)
     }
 
     /// Atomic on eight aligned bytes of the peer's memory; returns the value before it. Needs `REMOTE_ATOMIC`.
@@ -96,16 +79,74 @@ impl Links {
     }
 
     /// Announces an access to the peer's memory, and makes records that precede it visible first.
+    #[inline]
     fn direct(&mut self, id: u32) -> Result<(&Own, &Outbound), MemoryFault> {
         self.busy.enter();
-        let announce = self.busy.announce();
-        let link = self.link_mut(id).ok_or(MemoryFault::Gone)?;
-        if link.out.writer.publish() {
-            link.out.wake(announce);
-            // Who sees the access sees the records before it; the copy itself is not ordered by the publication.
-            fence(Ordering::Release);
+        let Some(link) = found_mut(&mut self.slots, id) else { return Err(MemoryFault::Gone) };
+        if link.out.writer.has_unpublished() {
+            link.out.publish_before_access(self.busy.announce());
         }
-        let link = self.link(id).ok_or(MemoryFault::Gone)?;
         Ok((&self.own, &link.out))
     }
+}
+
+impl Outbound {
+    #[inline(never)]
+    fn publish_before_access(&mut self, announce: Announce) {
+        self.writer.publish();
+        self.wake(announce);
+        // Who sees the access sees the records before it; the copy itself is not ordered by the publication.
+        fence(Ordering::Release);
+    }
+}
+
+/// WRITE of bytes at hand, or of several elements.
+#[inline(never)]
+fn write_any(
+    own: &Own,
+    out: &Outbound,
+    pd: u32,
+    from: Source<'_>,
+    to: &Remote,
+) -> Result<(), MemoryFault> {
+    match from {
+        Source::Inline(bytes) => {
+            match out.reach.remote(to, bytes.len() as u64, Access::REMOTE_WRITE)? {
+                Some((target, at)) => target.write_at(at, bytes).map_err(|_| MemoryFault::Remote),
+                None => Ok(()),
+            }
+        }
+        Source::Sges(sges) => {
+            let sges = Elements::new(own, pd, sges, false)?;
+            let Some((target, mut at)) = out.reach.remote(to, sges.total, Access::REMOTE_WRITE)?
+            else {
+                return Ok(());
+            };
+            sges.each(|segment, offset, len| {
+                let to = at;
+                at += len;
+                segment.copy_to(offset, target, to, len)
+            })
+        }
+    }
+}
+
+/// READ into several elements.
+#[inline(never)]
+fn read_any(
+    own: &Own,
+    out: &Outbound,
+    pd: u32,
+    into: &[Sge],
+    from: &Remote,
+) -> Result<(), MemoryFault> {
+    let into = Elements::new(own, pd, into, true)?;
+    let Some((source, mut at)) = out.reach.remote(from, into.total, Access::REMOTE_READ)? else {
+        return Ok(());
+    };
+    into.each(|segment, offset, len| {
+        let from = at;
+        at += len;
+        source.copy_to(from, segment, offset, len)
+    })
 }

@@ -11,7 +11,7 @@ use super::Garbage;
 use super::limits::{DATAGRAM_MAX, LCORES_MAX, LINKS_MAX, RX_BURST};
 use super::link::{Link, LinkFault, PeerInfo};
 use super::mailbox::{Event, slot_of};
-use super::outgoing::{NotPushed, Outgoing};
+use super::outgoing::{NotPushed, Outgoing, append_plain, only_element};
 use super::page::{Page, ShownQp};
 use super::payload::{Inbound, Payload};
 use super::port::{Command, Shared};
@@ -71,6 +71,9 @@ struct Burst {
     drained: bool,
 }
 
+/// A link and its number.
+pub(super) type Slot = Option<(u32, Box<Link>)>;
+
 /// All links of one lcore, which owns this value.
 ///
 /// Once per turn of the loop: [`turn`](Self::turn), [`next_down`](Self::next_down) until empty, [`rx`](Self::rx) for each of
@@ -84,7 +87,7 @@ pub struct Links {
     pub(super) busy: super::fence::Busy,
     /// Not zero while this lcore sleeps.
     pub(super) asleep: Word,
-    pub(super) slots: Vec<Option<(u32, Box<Link>)>>,
+    pub(super) slots: Vec<Slot>,
     active: Vec<u32>,
     dirty: Vec<u32>,
     downs: VecDeque<Down>,
@@ -117,7 +120,13 @@ impl Links {
 
     /// Takes in what has changed: new links, regions that came or went, peers that died. One load when nothing has. Memory of
     /// dead peers is unmapped here.
+    #[inline]
     pub fn turn(&mut self) -> usize {
+        if self.shared.mailbox(self.lcore).is_pending() { self.take_news() } else { 0 }
+    }
+
+    #[cold]
+    fn take_news(&mut self) -> usize {
         let Some(events) = self.shared.mailbox(self.lcore).take() else { return 0 };
         let count = events.len();
         for event in events {
@@ -168,11 +177,13 @@ impl Links {
     }
 
     /// The next link that ended since the last call.
+    #[inline]
     pub fn next_down(&mut self) -> Option<Down> {
         self.downs.pop_front()
     }
 
     /// The links there are.
+    #[inline]
     pub fn active(&self) -> &[u32] {
         &self.active
     }
@@ -186,15 +197,22 @@ impl Links {
     /// returns false for stays and comes again. Returns how many were taken. [`consumed`](Self::consumed) moves here alone.
     ///
     /// A peer that wrote nonsense loses its link, by name.
+    #[inline]
     pub fn rx(
         &mut self,
         id: u32,
         mut take: impl FnMut(&mut Self, &Record, &mut Payload<'_>) -> bool,
     ) -> usize {
         let Some(link) = self.link_mut(id) else { return 0 };
-        let Some(mut inbound) = link.inbound.take() else { return 0 };
         // Before the peer's records are looked at: what it answered to any of these positions is among them.
         let position = link.out.writer.peek_taken();
+        if let (Ok(position), Some(inbound)) = (position, &link.inbound)
+            && !inbound.reader.has_next()
+        {
+            link.out.judged = position;
+            return 0;
+        }
+        let Some(mut inbound) = link.inbound.take() else { return 0 };
         let was_inside = self.busy.is_inside();
         let burst = self.burst(&mut inbound, &mut take);
         let announce = self.busy.announce();
@@ -223,6 +241,7 @@ impl Links {
         }
     }
 
+    #[inline]
     fn burst(
         &mut self,
         inbound: &mut Inbound,
@@ -240,9 +259,10 @@ impl Links {
     }
 
     /// Makes everything pushed so far visible, batch by batch, and ends the critical section of this turn's operations.
+    #[inline]
     pub fn publish(&mut self) {
+        let announce = self.busy.announce();
         while let Some(id) = self.dirty.pop() {
-            let announce = self.busy.announce();
             if let Some(link) = self.link_mut(id) {
                 link.out.is_queued = false;
                 if link.out.writer.publish() {
@@ -254,6 +274,7 @@ impl Links {
     }
 
     /// Store-load fence: before completions of WRITEs are reported, and before a READ that follows a WRITE.
+    #[inline]
     pub fn fence(&mut self) {
         fence(Ordering::SeqCst);
     }
@@ -266,6 +287,7 @@ impl Links {
     }
 
     /// Looks at the target's published page.
+    #[inline]
     pub fn target(&self, link: u32, qpn: u32) -> Target {
         match self.link(link) {
             Some(link) => link.out.page.look(qpn).map_or(Target::Absent, Target::Qp),
@@ -279,29 +301,31 @@ impl Links {
     ///
     /// Small payloads, datagrams, and bytes given inline travel in the ring; for others the peer is told where they lie, and they
     /// must stay until it has taken the record.
+    #[inline]
     pub fn push(&mut self, link: u32, pd: u32, record: &Record, payload: Source<'_>) -> Push {
         self.busy.enter();
-        // Datagrams complete at once: their bytes must not be needed later.
-        let is_datagram = matches!(record.kind, Kind::Datagram(_)) && record.len <= DATAGRAM_MAX;
-        let Some(found) = self.slots.get_mut(slot_of(link)).and_then(Option::as_mut) else {
-            return Push::Gone;
+        let Some(found) = found_mut(&mut self.slots, link) else { return Push::Gone };
+        let pushed = match only_element(record, &payload) {
+            Some(sge) => append_plain(&mut found.out, &self.own, pd, record, sge),
+            None => append_any(found, &self.own, pd, record, payload),
         };
-        if found.0 != link {
-            return Push::Gone;
-        }
-        let (out, is_inside) = (&mut found.1.out, found.1.key == 0);
-        let pushed = Outgoing::new(&self.own, pd, record, payload, is_datagram, is_inside)
-            .and_then(|outgoing| outgoing.append(out));
         match pushed {
             Ok(position) => {
-                if !core::mem::replace(&mut out.is_queued, true) {
+                if !core::mem::replace(&mut found.out.is_queued, true) {
                     self.dirty.push(link);
                 }
                 Push::At(position)
             }
-            Err(NotPushed::Fault) => Push::LocalFault,
-            Err(NotPushed::NoRoom(NoRoom::Full)) => Push::Full,
-            Err(NotPushed::NoRoom(NoRoom::Broken(garbage))) => {
+            Err(why) => self.not_pushed(link, why),
+        }
+    }
+
+    #[cold]
+    fn not_pushed(&mut self, link: u32, why: NotPushed) -> Push {
+        match why {
+            NotPushed::Fault => Push::LocalFault,
+            NotPushed::NoRoom(NoRoom::Full) => Push::Full,
+            NotPushed::NoRoom(NoRoom::Broken(garbage)) => {
                 self.fail(link, LinkFault::Garbage(garbage));
                 Push::Gone
             }
@@ -311,26 +335,24 @@ impl Links {
     /// Up to which ring position the peer has taken records, as read before those of its records were taken that
     /// [`rx`](Self::rx) took last, and only where it took all: so every answer to these positions has been handed in. 0 when the
     /// link is down.
+    #[inline]
     pub fn consumed(&self, link: u32) -> u64 {
         self.link(link).map_or(0, |link| link.out.judged)
     }
 
     // Inside ----------------------------------------------------------------------------------
 
+    #[inline]
     pub(super) fn link(&self, id: u32) -> Option<&Link> {
-        self.slots
-            .get(slot_of(id))?
-            .as_ref()
-            .filter(|(there, _)| *there == id)
-            .map(|(_, link)| &**link)
+        match self.slots.get(slot_of(id)) {
+            Some(Some((there, link))) if *there == id => Some(link),
+            _ => None,
+        }
     }
 
+    #[inline]
     pub(super) fn link_mut(&mut self, id: u32) -> Option<&mut Link> {
-        self.slots
-            .get_mut(slot_of(id))?
-            .as_mut()
-            .filter(|(there, _)| *there == id)
-            .map(|(_, link)| &mut **link)
+        found_mut(&mut self.slots, id)
     }
 
     /// Ends a link whose peer misbehaved, and lets the control thread end the others with it.
@@ -354,6 +376,30 @@ impl Links {
         // The last holder of each mapping unmaps it.
         drop(link);
     }
+}
+
+/// The link of this number.
+#[inline]
+pub(super) fn found_mut(slots: &mut [Slot], id: u32) -> Option<&mut Link> {
+    match slots.get_mut(slot_of(id)) {
+        Some(Some((there, link))) if *there == id => Some(link),
+        _ => None,
+    }
+}
+
+/// Appends a record of any kind.
+#[inline(never)]
+fn append_any(
+    link: &mut Link,
+    own: &Own,
+    pd: u32,
+    record: &Record,
+    payload: Source<'_>,
+) -> Result<u64, NotPushed> {
+    // Datagrams complete at once: their bytes must not be needed later.
+    let is_datagram = matches!(record.kind, Kind::Datagram(_)) && record.len <= DATAGRAM_MAX;
+    let is_inside = link.key == 0;
+    Outgoing::new(own, pd, record, payload, is_datagram, is_inside)?.append(&mut link.out)
 }
 
 impl Drop for Links {

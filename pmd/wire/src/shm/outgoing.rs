@@ -1,10 +1,10 @@
 //! A record on its way into the ring.
 
-use super::limits::INLINE_MAX;
+use super::limits::{INLINE_MAX, RECORD_DIVISOR, RING_BYTES_MIN};
 use super::link::{Outbound, RING_AT};
 use super::links::Source;
-use super::reach::{Elements, MemoryFault, Own};
-use super::record::{Body, Header, Piece, Record};
+use super::reach::{Elements, MemoryFault, Own, Sge};
+use super::record::{Body, HEADER, Header, Piece, Record, plain_size};
 use super::ring::NoRoom;
 
 /// A record whose bytes are where they should be, and how they will travel.
@@ -36,9 +36,45 @@ impl From<MemoryFault> for NotPushed {
     }
 }
 
+/// The one element of the usual record: a SEND that says nothing rare and travels in the ring. `None`: it is not of this kind.
+#[inline]
+pub(crate) fn only_element<'a>(record: &Record, payload: &Source<'a>) -> Option<&'a Sge> {
+    match payload {
+        Source::Sges([sge]) if record.is_plain() && (1..=INLINE_MAX).contains(&record.len) => {
+            Some(sge).filter(|sge| sge.len == record.len)
+        }
+        _ => None,
+    }
+}
+
+/// Appends a record that has [one element](only_element), by the shortest way.
+#[inline]
+pub(crate) fn append_plain(
+    out: &mut Outbound,
+    own: &Own,
+    pd: u32,
+    record: &Record,
+    sge: &Sge,
+) -> Result<u64, NotPushed> {
+    /// The smallest ring takes it.
+    const _: () = assert!(plain_size(INLINE_MAX) <= RING_BYTES_MIN / RECORD_DIVISOR);
+
+    let len = u64::from(record.len);
+    let place = own.local(pd, sge, len, false)?;
+    let size = plain_size(record.len);
+    let at = out.writer.reserve(size, out.reserve).map_err(NotPushed::NoRoom)?;
+    let [first, second] = record.plain_words();
+    out.writer.put(at + 8, second);
+    if let Some((region, offset)) = place {
+        let to = RING_AT + at + HEADER;
+        let copied = region.segment.copy_to(offset, &out.segment, to, len);
+        copied.map_err(|_| NotPushed::Fault)?;
+    }
+    Ok(out.writer.commit(at, first, size))
+}
+
 impl<'a> Outgoing<'a> {
     /// Checks the payload and chooses its way. `is_inside`: the peer is an lcore of this device, and reaches all of its memory.
-    #[inline]
     pub(crate) fn new(
         own: &'a Own,
         pd: u32,
@@ -75,7 +111,6 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Writes it behind what is in the ring already, and returns the position after it.
-    #[inline]
     pub(crate) fn append(self, out: &mut Outbound) -> Result<u64, NotPushed> {
         let size = self.header.size();
         if size > out.largest {

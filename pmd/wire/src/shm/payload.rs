@@ -6,7 +6,7 @@ use pmd_mem::{PeerWords, Segment, Word};
 
 use super::link::RING_AT;
 use super::reach::{MemoryFault, Own, Reach, Sge};
-use super::record::{Body, Garbage, HEADER, Header, PIECE, Piece, Record};
+use super::record::{Body, Garbage, HEADER, Header, PIECE, Piece, Record, plain_len, plain_size};
 use super::ring;
 
 /// Taking records from a peer.
@@ -51,6 +51,24 @@ impl Inbound {
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Lying>, Garbage> {
         let Some((at, first)) = self.reader.next()? else { return Ok(None) };
+        match self.plain(at, first) {
+            Some(lying) => Ok(Some(lying)),
+            None => self.decode(at, first).map(Some),
+        }
+    }
+
+    /// The usual record, by the shortest way; `None` for what is rare or wrong.
+    #[inline]
+    fn plain(&self, at: u64, first: u64) -> Option<Lying> {
+        let size = plain_size(plain_len(first)?);
+        self.reader.check(at, size, self.largest).ok()?;
+        let record = Record::from_plain(first, self.reader.word(at + 8))?;
+        Some(Lying { record, size, bytes: Bytes::Inline(RING_AT + at + HEADER) })
+    }
+
+    /// Any record.
+    #[inline(never)]
+    fn decode(&self, at: u64, first: u64) -> Result<Lying, Garbage> {
         let word = |i: u64| self.reader.word(at + i * 8);
         self.reader.check(at, HEADER, self.largest)?;
         let second = word(1);
@@ -77,9 +95,10 @@ impl Inbound {
                 Bytes::Pull(body_at, count)
             }
         };
-        Ok(Some(Lying { record, size, bytes }))
+        Ok(Lying { record, size, bytes })
     }
 
+    #[inline]
     pub(crate) const fn payload(&self, lying: &Lying) -> Payload<'_> {
         Payload { inbound: self, len: lying.record.len, bytes: lying.bytes }
     }
@@ -93,6 +112,7 @@ impl Inbound {
 
 impl Payload<'_> {
     /// Whether the bytes are still in the sender's memory, where they may change meanwhile.
+    #[inline]
     pub const fn is_borrowed(&self) -> bool {
         matches!(self.bytes, Bytes::Pull(..))
     }
@@ -102,6 +122,7 @@ impl Payload<'_> {
     /// # Errors
     /// [`MemoryFault::Local`] for the element, [`MemoryFault::NotYet`] for the sender's memory, and [`MemoryFault::Remote`] when
     /// it is no longer there. Some bytes may have been copied.
+    #[inline]
     pub fn copy_to(&mut self, pd: u32, offset: u32, sge: &Sge) -> Result<(), MemoryFault> {
         let len = u64::from(self.len.saturating_sub(offset).min(sge.len));
         let Some((to, to_offset)) = self.inbound.own.local(pd, sge, len, true)? else {
@@ -116,20 +137,20 @@ impl Payload<'_> {
                 .copy_to(at + u64::from(offset), &to.segment, to_offset, len)
                 .map_err(|_| MemoryFault::Local),
             Bytes::Pull(body_at, count) => {
-                let pieces = (0..count).map(|i| self.inbound.piece(body_at, i));
-                self.pull(pieces, u64::from(offset), (&to.segment, to_offset), len)
+                self.pull((body_at, count), offset.into(), (&to.segment, to_offset), len)
             }
         }
     }
 
+    #[inline(never)]
     fn pull(
         &self,
-        pieces: impl Iterator<Item = Piece>,
+        (body_at, count): (u64, u8),
         mut skip: u64,
         (to, mut to_offset): (&Segment, u64),
         mut len: u64,
     ) -> Result<(), MemoryFault> {
-        for piece in pieces {
+        for piece in (0..count).map(|i| self.inbound.piece(body_at, i)) {
             let piece_len = u64::from(piece.len);
             if skip >= piece_len {
                 skip -= piece_len;

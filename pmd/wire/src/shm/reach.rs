@@ -133,7 +133,6 @@ pub(crate) struct Elements<'a> {
 
 impl<'a> Elements<'a> {
     /// Checks every element before any is touched.
-    #[inline]
     pub(crate) fn new(
         own: &'a Own,
         pd: u32,
@@ -157,7 +156,6 @@ impl<'a> Elements<'a> {
     }
 
     /// Runs `copy` on each element's segment, offset and length. Looking several up again is cheaper than to remember them.
-    #[inline]
     pub(crate) fn each(
         &self,
         mut copy: impl FnMut(&Segment, u64, u64) -> Result<(), AccessError>,
@@ -222,6 +220,7 @@ impl Reach {
     }
 
     /// The region that the peer's table names: what the table claims is checked against what is mapped.
+    #[inline]
     fn region(&self, id: u32, offset: u64, len: u64) -> Result<&Segment, MemoryFault> {
         let segment = match self.regions.get(id as usize) {
             Some(Some(PeerRegion::Mapped(segment))) => segment,

@@ -28,10 +28,17 @@ pub(crate) trait Words {
 pub(crate) trait WordsMut {
     /// Stores the word at byte `at`, a multiple of eight below the capacity.
     fn store(&self, at: u64, value: u64, order: Ordering);
+
+    /// Has the cache own the line of byte `at` soon, where that means anything.
+    fn prefetch(&self, _at: u64) {}
 }
 
 /// Bytes that must stay free: the zero word that ends a batch.
 const TERMINATOR: u64 = 8;
+/// How far ahead of what it writes the writer has lines fetched. The reader has them, and to get a line back takes as long as to
+/// write several records. The writer alone does it: a reader that looked ahead would take lines away that are being written.
+const PREFETCH: u64 = 512;
+const LINE: u64 = 64;
 
 /// Why no room was reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +57,10 @@ pub(crate) struct Writer<M, C> {
     capacity: u64,
     /// Where the next entry goes.
     head: u64,
-    /// Where the unpublished batch begins, and its first word, which is not in the ring yet.
-    first: Option<(u64, u64)>,
+    /// Where the unpublished batch begins; `head` when there is none.
+    batch: u64,
+    /// The first word of the batch, which is not in the ring yet.
+    first: u64,
     /// The reader's index when it was last loaded: what it may not fall behind.
     seen: u64,
 }
@@ -60,19 +69,35 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
     /// A writer of a zeroed ring of `capacity` bytes, a power of two.
     pub(crate) fn new(words: M, consumed: C, capacity: u64) -> Self {
         debug_assert!(capacity.is_power_of_two() && capacity >= 64);
-        Self { words, consumed, capacity, head: 0, first: None, seen: 0 }
+        Self { words, consumed, capacity, head: 0, batch: 0, first: 0, seen: 0 }
     }
 
     /// Finds room for an entry of `size` bytes, a multiple of eight, and returns where it lies in the ring; `keep` bytes stay free
     /// after it. The caller fills all but the first word, and then [commits](Self::commit) it.
     ///
     /// An entry and what stays free fit half the capacity, or there might never be room.
+    #[inline]
     pub(crate) fn reserve(&mut self, size: u64, keep: u64) -> Result<u64, NoRoom> {
         debug_assert!(size.is_multiple_of(8) && size >= 8 && size + keep <= self.capacity / 2);
         let at = self.head & (self.capacity - 1);
+        if at + size <= self.capacity && self.has_room(size + keep + TERMINATOR) {
+            return Ok(at);
+        }
+        self.reserve_anew(at, size, keep)
+    }
+
+    /// As [`Self::reserve`] where a look at the reader's index or the start of the ring is needed.
+    #[cold]
+    fn reserve_anew(&mut self, at: u64, size: u64, keep: u64) -> Result<u64, NoRoom> {
         let to_end = self.capacity - at;
         let pad = if size > to_end { to_end } else { 0 };
-        self.make_room(pad + size + keep + TERMINATOR)?;
+        let bytes = pad + size + keep + TERMINATOR;
+        if !self.has_room(bytes) {
+            self.taken().map_err(NoRoom::Broken)?;
+            if !self.has_room(bytes) {
+                return Err(NoRoom::Full);
+            }
+        }
         if pad == 0 {
             return Ok(at);
         }
@@ -82,12 +107,9 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
         Ok(0)
     }
 
-    fn make_room(&mut self, bytes: u64) -> Result<(), NoRoom> {
-        if self.head + bytes - self.seen <= self.capacity {
-            return Ok(());
-        }
-        self.taken().map_err(NoRoom::Broken)?;
-        if self.head + bytes - self.seen <= self.capacity { Ok(()) } else { Err(NoRoom::Full) }
+    #[inline]
+    fn has_room(&self, bytes: u64) -> bool {
+        self.head + bytes - self.seen <= self.capacity
     }
 
     /// Stores a word of the reserved entry, other than its first.
@@ -97,32 +119,51 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
     }
 
     /// Adds the reserved entry of `size` bytes at `at` to the batch, and returns the position after it.
+    #[inline]
     pub(crate) fn commit(&mut self, at: u64, first_word: u64, size: u64) -> u64 {
-        if self.first.is_none() {
-            self.first = Some((at, first_word));
-        } else {
+        if self.has_unpublished() {
             // Nobody looks here before the batch is published.
             self.words.store(at, first_word, Ordering::Relaxed);
+        } else {
+            self.first = first_word;
         }
+        let mut line = self.head + PREFETCH;
         self.head += size;
+        while line < self.head + PREFETCH {
+            self.words.prefetch(line & (self.capacity - 1));
+            line += LINE;
+        }
         self.head
     }
 
+    /// Whether a batch waits to be published.
+    #[inline]
+    pub(crate) const fn has_unpublished(&self) -> bool {
+        self.batch != self.head
+    }
+
     /// Makes the batch visible. Returns whether there was one.
+    #[inline]
     pub(crate) fn publish(&mut self) -> bool {
-        let Some((at, word)) = self.first.take() else { return false };
-        self.words.store(self.head & (self.capacity - 1), 0, Ordering::Relaxed);
-        self.words.store(at, word, Ordering::Release);
+        if !self.has_unpublished() {
+            return false;
+        }
+        let mask = self.capacity - 1;
+        self.words.store(self.head & mask, 0, Ordering::Relaxed);
+        self.words.store(self.batch & mask, self.first, Ordering::Release);
+        self.batch = self.head;
         true
     }
 
     /// Up to where the reader has taken entries, read anew.
+    #[inline]
     pub(crate) fn taken(&mut self) -> Result<u64, Garbage> {
         self.seen = self.peek_taken()?;
         Ok(self.seen)
     }
 
     /// As [`Self::taken`], without remembering it.
+    #[inline]
     pub(crate) fn peek_taken(&self) -> Result<u64, Garbage> {
         let claimed = self.consumed.load(Ordering::Acquire);
         if claimed < self.seen || claimed > self.head {
@@ -152,31 +193,40 @@ impl<M: Words, C: Store> Reader<M, C> {
     /// The next record: where it lies and its first word. Skips paddings.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<(u64, u64)>, Garbage> {
-        // After a padding comes the start of the ring, where a padding would fill all of it: refuse a second one.
-        for may_pad in [true, false] {
-            let at = self.tail & (self.capacity - 1);
-            let word = self.words.load(at, Ordering::Acquire);
-            match entry(word) {
-                Entry::End => return Ok(None),
-                Entry::Record => return Ok(Some((at, word))),
-                Entry::Pad(skip) => {
-                    let size = u64::from(skip) + 8;
-                    if !may_pad || at + size != self.capacity {
-                        return Err(Garbage::Pad(skip));
-                    }
-                    self.tail += size;
-                }
-            }
+        let at = self.tail & (self.capacity - 1);
+        let word = self.words.load(at, Ordering::Acquire);
+        match entry(word) {
+            Entry::End => Ok(None),
+            Entry::Record => Ok(Some((at, word))),
+            Entry::Pad(skip) => self.next_lap(at, skip),
         }
-        Ok(None)
+    }
+
+    /// Skips a padding of so many bytes behind its word.
+    #[cold]
+    fn next_lap(&mut self, at: u64, skip: u32) -> Result<Option<(u64, u64)>, Garbage> {
+        let size = u64::from(skip) + 8;
+        if at + size != self.capacity {
+            return Err(Garbage::Pad(skip));
+        }
+        self.tail += size;
+        let word = self.words.load(0, Ordering::Acquire);
+        match entry(word) {
+            Entry::End => Ok(None),
+            Entry::Record => Ok(Some((0, word))),
+            // It would fill all of the ring.
+            Entry::Pad(skip) => Err(Garbage::Pad(skip)),
+        }
     }
 
     /// Whether there is something to take.
+    #[inline]
     pub(crate) fn has_next(&self) -> bool {
         self.words.load(self.tail & (self.capacity - 1), Ordering::Acquire) != 0
     }
 
     /// Checks that a record of `size` bytes at `at` is one that the ring can hold.
+    #[inline]
     pub(crate) fn check(&self, at: u64, size: u64, largest: u64) -> Result<(), Garbage> {
         if size > largest || at + size > self.capacity {
             return Err(Garbage::Size { size, at, ring: self.capacity });
@@ -185,11 +235,13 @@ impl<M: Words, C: Store> Reader<M, C> {
     }
 
     /// Takes the record of `size` bytes that [`Self::next`] showed.
+    #[inline]
     pub(crate) fn advance(&mut self, size: u64) {
         self.tail += size;
     }
 
     /// Tells the writer what was taken. Returns whether it was anything.
+    #[inline]
     pub(crate) fn report(&mut self) -> bool {
         let news = self.tail != self.reported;
         if news {
