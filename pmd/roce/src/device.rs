@@ -23,6 +23,9 @@ pub(crate) struct Device {
     pub(crate) timers: Timers,
     /// Queue pairs with something to do at the next `poll_transmit`.
     pub(crate) ready: ReadyList,
+    /// Queue pairs that owe their peer an ACK and nothing else: it leaves after everybody's requests,
+    /// so that a wire carries both as runs of frames of one size.
+    pub(crate) acks: ReadyList,
     /// What peers on the same host see of the queue pairs.
     pub(crate) pages: Pages,
     /// Queue pairs whose turn on the local path is to be ended after the fence.
@@ -48,6 +51,7 @@ impl Device {
             groups: Groups::new(),
             timers: Timers::new(slots),
             ready: ReadyList::new(slots),
+            acks: ReadyList::new(slots),
             pages: Pages::new(slots),
             unsettled: ReadyList::new(slots),
             unfenced: false,

@@ -23,6 +23,7 @@ use crate::qp::state::{AttrMask, QpState, Transport};
 use crate::qp::table::QpTable;
 use crate::qp::{self, Qp};
 use crate::receive;
+use crate::responder::reply;
 use crate::sink::{CqSink, Frame, FrameOutcome, TxSink};
 use crate::turn::{self, End};
 use crate::wire::DropReason;
@@ -180,6 +181,7 @@ impl Engine {
         }
         let qp = self.qps.remove(qpn).ok_or(DestroyError::NotFound)?;
         dev.ready.remove(qp.slot);
+        dev.acks.remove(qp.slot);
         dev.timers.clear(qp.slot);
         dev.timers.settle();
         dev.events.forget(qpn);
@@ -382,8 +384,7 @@ impl Engine {
 
     // Outputs -------------------------------------------------------------------------------
 
-    /// Sends what is due: responses and acknowledgements first, then requests, and runs the local
-    /// path. Budgeted and resumable: stops where the wire is full. Returns how much was done; 0
+    /// Sends what is due: responses, then requests, then acknowledgements, and runs the local path. Budgeted and resumable: stops where the wire is full. Returns how much was done; 0
     /// means that nothing is left to do, or that the wire is full.
     pub fn poll_transmit(
         &mut self,
@@ -420,12 +421,37 @@ impl Engine {
                 }
             }
         }
+        done += self.transmit_acks(&mut io, tx);
         self.device.batch += 1;
         peers.publish();
         self.settle_local(&mut io, peers);
         self.device.timers.settle();
         self.fail_overrun(io.cq);
         self.publish(peers);
+        done
+    }
+
+    /// Sends the ACKs that queue pairs owe beside nothing else, as far as the wire has room.
+    fn transmit_acks<M: Memory, C: CqSink>(
+        &mut self,
+        io: &mut Io<'_, M, C>,
+        tx: &mut impl TxSink,
+    ) -> usize {
+        let dev = &mut self.device;
+        let mut done = 0;
+        while let Some(slot) = dev.acks.pop() {
+            let Some(qp) = self.qps.at(slot) else { continue };
+            let turn = reply::transmit(qp, dev, io, tx, TURN_BUDGET);
+            done += turn.done;
+            match turn.end {
+                End::Idle => {}
+                End::More => dev.ready.push(slot),
+                End::WireFull => {
+                    dev.acks.push_front(slot);
+                    break;
+                }
+            }
+        }
         done
     }
 

@@ -105,6 +105,7 @@ pub(crate) fn apply<M, C: CqSink>(
             qp.reset();
             dev.timers.clear(qp.slot);
             dev.ready.remove(qp.slot);
+            dev.acks.remove(qp.slot);
         }
         QpState::Error => qp.enter_error(dev, io.cq, None),
         QpState::Rtr => {

@@ -82,6 +82,11 @@ impl Responder {
         }
     }
 
+    /// Whether an ACK is due to the peer, and nothing else.
+    pub(crate) const fn owes_only_ack(&self) -> bool {
+        self.ack.is_some() && self.refusal.is_none() && !self.replies.has_due()
+    }
+
     /// Whether something is due to the peer.
     pub(crate) fn has_due(&self) -> bool {
         self.ack.is_some() || self.refusal.is_some() || self.replies.has_due()

@@ -336,3 +336,43 @@ fn s1_33_losses_are_recovered() {
         assert_eq!(pair.hosts[0].mem.bytes(DST, 0, 3000), read);
     }
 }
+
+/// What a poll sends falls into runs of one size: requests of all queue pairs, then the ACKs of all.
+/// An ACK that goes with READ responses keeps its place among them.
+#[test]
+fn acknowledgements_leave_after_everybodys_requests() {
+    let mut pair = Pair::rc();
+    let [a, b] = pair.qpns;
+    // A second connection between the same hosts.
+    let [c, d] = [0, 1].map(|side| pair.hosts[side].create(Transport::Rc));
+    for (side, qpn, peer) in [(0, c, d), (1, d, c)] {
+        let attr = pair.attr(side, &|attr| attr.dest_qpn = peer);
+        pair.hosts[side].bring_up(qpn, &attr);
+    }
+    let [near, far] = &mut pair.hosts;
+    for (qpn, peer) in [(a, b), (c, d)] {
+        far.post_recv(peer, 1, 0, 64);
+        near.post(qpn, 1, SendOp::Send, 64);
+    }
+    near.poll();
+    for sent in std::mem::take(&mut near.out.frames) {
+        far.deliver(&sent);
+    }
+    far.post(b, 2, SendOp::Send, 64);
+    far.post(d, 2, SendOp::Send, 64);
+    far.poll();
+    let operations: Vec<_> = far.out.frames.drain(..).map(|sent| sent.operation()).collect();
+    let [send, ack] = [Operation::SendOnly, Operation::Acknowledge];
+    assert_eq!(operations, [send, send, ack, ack]);
+
+    near.post(a, 3, SendOp::Write(shared(0)), 8);
+    near.post(a, 4, SendOp::Read(shared(0)), 8);
+    near.poll();
+    for sent in std::mem::take(&mut near.out.frames) {
+        far.deliver(&sent);
+    }
+    far.post(b, 3, SendOp::Send, 64);
+    far.poll();
+    let operations: Vec<_> = far.out.frames.drain(..).map(|sent| sent.operation()).collect();
+    assert_eq!(operations, [ack, Operation::ReadResponseOnly, send]);
+}

@@ -71,6 +71,9 @@ impl Handover {
 
     /// Hands a frame to the lcore it is for. False: it is for this one, or for nobody.
     pub(crate) fn divert(&self, frame: &Frame<'_>) -> bool {
+        if !self.is_shared() {
+            return false;
+        }
         let Some(owner) = self.owner(frame.payload) else { return false };
         let Some(inbox) = self.inboxes.get(owner as usize) else { return false };
         let mut queue = inbox.queue.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use libc::{c_int, c_uint, iovec, mmsghdr, sockaddr_in, sockaddr_in6, socklen_t};
+use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, sockaddr_in, sockaddr_in6, socklen_t};
 
 use super::cmsg::Control;
 use crate::limits::{MESSAGE_BYTES, RX_MESSAGES, TX_MESSAGES};
@@ -21,8 +21,6 @@ const _: () = assert!(RX_MESSAGES == TX_MESSAGES);
 const NAME_BYTES: usize = size_of::<sockaddr_in6>();
 #[expect(clippy::cast_possible_truncation, reason = "28")]
 const NAME_LEN: socklen_t = NAME_BYTES as socklen_t;
-#[expect(clippy::cast_possible_truncation, reason = "16")]
-const BATCH_LEN: c_uint = BATCH as c_uint;
 const PAGE: usize = 4096;
 
 /// A `sockaddr_in` or `sockaddr_in6`, as bytes.
@@ -83,6 +81,17 @@ struct Received {
     flags: c_int,
 }
 
+impl Received {
+    fn new(len: usize, header: &msghdr) -> Self {
+        Self {
+            len,
+            name: header.msg_namelen,
+            control: header.msg_controllen,
+            flags: header.msg_flags,
+        }
+    }
+}
+
 /// A received datagram, or several merged into one buffer.
 #[derive(Debug)]
 pub(super) struct Datagram<'a> {
@@ -102,6 +111,31 @@ pub(super) struct Outgoing {
     pub(super) control: u8,
 }
 
+impl Outgoing {
+    /// Has `header` send this part of `buffer`.
+    fn describe(
+        &self,
+        header: &mut msghdr,
+        iovec: &mut iovec,
+        buffer: &mut [u8],
+        name: &mut Name,
+        control: &mut Control,
+    ) {
+        let part = &mut buffer[self.offset..self.offset + self.len];
+        iovec.iov_base = part.as_mut_ptr().cast();
+        iovec.iov_len = part.len();
+        header.msg_iov = iovec;
+        header.msg_iovlen = 1;
+        header.msg_name = name.0[..usize::from(self.name)].as_mut_ptr().cast();
+        header.msg_namelen = socklen_t::from(self.name);
+        if self.control > 0 {
+            let control = &mut control.0[..usize::from(self.control)];
+            header.msg_control = control.as_mut_ptr().cast();
+            header.msg_controllen = control.len() as _;
+        }
+    }
+}
+
 /// The buffers of one batch.
 #[derive(Debug)]
 pub(super) struct Messages {
@@ -109,6 +143,8 @@ pub(super) struct Messages {
     names: Box<[Name; BATCH]>,
     controls: Box<[Control; BATCH]>,
     received: [Received; BATCH],
+    /// How many to ask the kernel for: the call that finds nothing more costs as much as a datagram.
+    wanted: usize,
 }
 
 impl Messages {
@@ -121,6 +157,7 @@ impl Messages {
             names: Box::new([Name::EMPTY; BATCH]),
             controls: Box::new([Control::EMPTY; BATCH]),
             received: [Received::default(); BATCH],
+            wanted: 1,
         }
     }
 
@@ -149,42 +186,63 @@ impl Messages {
         }
     }
 
-    /// Fills messages 0.. with what has arrived, without waiting, and returns how many.
+    /// Fills messages 0.. with what has arrived, without waiting, and returns how many. Asks for more
+    /// as long as there are as many as were asked for, so that a lone datagram costs one look.
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        let received = match self.wanted {
+            1 => self.receive_one(socket).map(|()| 1),
+            _ => self.receive_many(socket),
+        };
+        self.wanted = match received {
+            Ok(count) if count == self.wanted => (2 * count).min(BATCH),
+            Ok(count) => count.max(1),
+            Err(_) => 1,
+        };
+        received
+    }
+
+    fn receive_one(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let buffer = &mut self.data[..MESSAGE_BYTES];
+        let mut iovec = iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let mut header = empty_header();
+        describe(&mut header, &mut iovec, &mut self.names[0], &mut self.controls[0]);
+        // SAFETY: the header points to an iovec, name and control buffer of the lengths it states,
+        // each borrowed exclusively above and alive until the call returns.
+        let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
+        let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+        self.received[0] = Received::new(len, &header);
+        Ok(())
+    }
+
+    fn receive_many(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let mut iovecs = [NO_IOVEC; BATCH];
         let mut headers = empty_headers();
         let buffers = self.data.chunks_exact_mut(MESSAGE_BYTES);
         let places = self.names.iter_mut().zip(self.controls.iter_mut());
         let parts = iovecs.iter_mut().zip(headers.iter_mut());
-        for (((iovec, header), buffer), (name, control)) in parts.zip(buffers).zip(places) {
+        let mut wanted: c_uint = 0;
+        for (((iovec, header), buffer), (name, control)) in
+            parts.zip(buffers).zip(places).take(self.wanted)
+        {
             iovec.iov_base = buffer.as_mut_ptr().cast();
             iovec.iov_len = buffer.len();
-            header.msg_hdr.msg_iov = iovec;
-            header.msg_hdr.msg_iovlen = 1;
-            header.msg_hdr.msg_name = name.0.as_mut_ptr().cast();
-            header.msg_hdr.msg_namelen = NAME_LEN;
-            header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
-            header.msg_hdr.msg_controllen = control.0.len() as _;
+            describe(&mut header.msg_hdr, iovec, name, control);
+            wanted += 1;
         }
-        // SAFETY: all BATCH headers point to an iovec, name and control buffer of the lengths they
-        // state, each borrowed exclusively above and alive until the call returns.
+        // SAFETY: the first `wanted` headers point to an iovec, name and control buffer of the
+        // lengths they state, each borrowed exclusively above and alive until the call returns.
         let count = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
                 headers.as_mut_ptr(),
-                BATCH_LEN,
+                wanted,
                 libc::MSG_DONTWAIT,
                 ptr::null_mut(),
             )
         };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         for (received, header) in self.received.iter_mut().zip(&headers[..count]) {
-            *received = Received {
-                len: header.msg_len as usize,
-                name: header.msg_hdr.msg_namelen,
-                control: header.msg_hdr.msg_controllen,
-                flags: header.msg_hdr.msg_flags,
-            };
+            *received = Received::new(header.msg_len as usize, &header.msg_hdr);
         }
         Ok(count)
     }
@@ -197,6 +255,30 @@ impl Messages {
         first: usize,
         outgoing: &[Outgoing],
     ) -> io::Result<usize> {
+        match outgoing {
+            [out] => self.send_one(socket, first, out).map(|()| 1),
+            _ => self.send_many(socket, first, outgoing),
+        }
+    }
+
+    fn send_one(&mut self, socket: BorrowedFd<'_>, index: usize, out: &Outgoing) -> io::Result<()> {
+        let (mut iovec, mut header) = (NO_IOVEC, empty_header());
+        let (name, control) = (&mut self.names[index], &mut self.controls[index]);
+        let buffer = &mut self.data[index * MESSAGE_BYTES..(index + 1) * MESSAGE_BYTES];
+        out.describe(&mut header, &mut iovec, buffer, name, control);
+        // SAFETY: the header points to an iovec, name and control buffer of the lengths it states,
+        // borrowed above and alive until the call returns.
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, SEND_FLAGS) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())?;
+        Ok(())
+    }
+
+    fn send_many(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        first: usize,
+        outgoing: &[Outgoing],
+    ) -> io::Result<usize> {
         let mut iovecs = [NO_IOVEC; BATCH];
         let mut headers = empty_headers();
         let buffers = self.data.chunks_exact_mut(MESSAGE_BYTES).skip(first);
@@ -204,36 +286,35 @@ impl Messages {
         let parts = iovecs.iter_mut().zip(headers.iter_mut()).zip(outgoing);
         let mut count: c_uint = 0;
         for ((((iovec, header), out), buffer), (name, control)) in parts.zip(buffers).zip(places) {
-            let part = &mut buffer[out.offset..out.offset + out.len];
-            iovec.iov_base = part.as_mut_ptr().cast();
-            iovec.iov_len = part.len();
-            header.msg_hdr.msg_iov = iovec;
-            header.msg_hdr.msg_iovlen = 1;
-            let name = &mut name.0[..usize::from(out.name)];
-            header.msg_hdr.msg_name = name.as_mut_ptr().cast();
-            header.msg_hdr.msg_namelen = socklen_t::from(out.name);
-            if out.control > 0 {
-                let control = &mut control.0[..usize::from(out.control)];
-                header.msg_hdr.msg_control = control.as_mut_ptr().cast();
-                header.msg_hdr.msg_controllen = control.len() as _;
-            }
+            out.describe(&mut header.msg_hdr, iovec, buffer, name, control);
             count += 1;
         }
         // SAFETY: the first `count` headers point to an iovec, name and control buffer of the
         // lengths they state, borrowed above and alive until the call returns.
-        let sent = unsafe {
-            libc::sendmmsg(
-                socket.as_raw_fd(),
-                headers.as_mut_ptr(),
-                count,
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            )
-        };
+        let sent =
+            unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, SEND_FLAGS) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 }
 
+const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
 const NO_IOVEC: iovec = iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+
+/// Has `header` receive into these places.
+fn describe(header: &mut msghdr, iovec: &mut iovec, name: &mut Name, control: &mut Control) {
+    header.msg_iov = iovec;
+    header.msg_iovlen = 1;
+    header.msg_name = name.0.as_mut_ptr().cast();
+    header.msg_namelen = NAME_LEN;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = control.0.len() as _;
+}
+
+fn empty_header() -> msghdr {
+    // SAFETY: an msghdr is made of integers and raw pointers, for which all zeros is a value.
+    unsafe { mem::zeroed() }
+}
 
 fn empty_headers() -> [mmsghdr; BATCH] {
     // SAFETY: an mmsghdr is made of integers and raw pointers, for which all zeros is a value.

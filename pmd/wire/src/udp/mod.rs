@@ -103,18 +103,19 @@ impl Wire for UdpWire {
         debug_assert_eq!(flow.src_port, ROCE_PORT, "ask source_port() before building frames");
         debug_assert_eq!(flow.src, self.main.address, "the socket has one source address");
         if self.tx.is_full_for(flow, len) {
-            self.tx.transmit(self.main.socket.as_fd(), &mut self.counters);
+            self.tx.transmit_all(self.main.socket.as_fd(), &mut self.counters);
         }
         let Some((ip_id, frame)) = self.tx.append(flow, len) else {
             self.counters.tx_full += 1;
             return false;
         };
         fill(ip_id, frame);
+        self.tx.transmit_full(self.main.socket.as_fd(), &mut self.counters);
         true
     }
 
     fn flush(&mut self, _now_ns: u64) {
-        self.tx.transmit(self.main.socket.as_fd(), &mut self.counters);
+        self.tx.transmit_all(self.main.socket.as_fd(), &mut self.counters);
     }
 
     fn pending(&self) -> usize {

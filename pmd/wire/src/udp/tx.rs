@@ -128,14 +128,38 @@ impl TxQueue {
         index
     }
 
-    /// Sends what the kernel takes; the rest stays. Each turn of the loop sends, drops or gives
-    /// up, so it is bounded by the number of frames queued.
-    pub(super) fn transmit(&mut self, socket: BorrowedFd<'_>, counters: &mut WireCounters) {
-        while self.used > 0 {
+    /// Sends super-packets that take no more, so that the peer works on them while the next ones are
+    /// gathered, in a buffer that is still in the cache. A frame alone waits for others that one
+    /// call can take along.
+    pub(super) fn transmit_full(&mut self, socket: BorrowedFd<'_>, counters: &mut WireCounters) {
+        if self.used > 0 && self.is_full(&self.packets[self.head]) {
+            self.transmit(socket, counters, Self::is_full);
+        }
+    }
+
+    /// Sends everything.
+    pub(super) fn transmit_all(&mut self, socket: BorrowedFd<'_>, counters: &mut WireCounters) {
+        self.transmit(socket, counters, |_, _| true);
+    }
+
+    fn is_full(&self, packet: &Packet) -> bool {
+        packet.frames > 1
+            && (packet.frames == self.segments_max || packet.len + packet.segment > GSO_MAX_BYTES)
+    }
+
+    /// Sends what the kernel takes of the oldest packets that are `wanted`; the rest stays. Each
+    /// turn of the loop sends, drops or gives up, so it is bounded by the number of frames queued.
+    fn transmit(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        counters: &mut WireCounters,
+        wanted: impl Fn(&Self, &Packet) -> bool,
+    ) {
+        while self.used > 0 && wanted(self, &self.packets[self.head]) {
             let result = if self.must_split(self.head) {
                 self.send_one_frame(socket, counters)
             } else {
-                self.send_run(socket, counters)
+                self.send_run(socket, counters, &wanted)
             };
             if let Err(error) = result
                 && !self.recover(&error, counters)
@@ -151,13 +175,21 @@ impl TxQueue {
     }
 
     /// Sends whole packets, as many as lie in a row.
-    fn send_run(&mut self, socket: BorrowedFd<'_>, counters: &mut WireCounters) -> io::Result<()> {
+    fn send_run(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        counters: &mut WireCounters,
+        wanted: &impl Fn(&Self, &Packet) -> bool,
+    ) -> io::Result<()> {
         let mut outgoing = [Outgoing { offset: 0, len: 0, name: 0, control: 0 }; BATCH];
         let row = self.used.min(BATCH - self.head);
         let mut count = 0;
         while count < row && !self.must_split(self.head + count) {
             let index = self.head + count;
             let packet = self.packets[index];
+            if !wanted(self, &packet) {
+                break;
+            }
             let control = self.write_control(index, packet.frames > 1);
             let Packet { len, name, .. } = packet;
             outgoing[count] = Outgoing { offset: 0, len, name, control };
@@ -243,8 +275,9 @@ impl TxQueue {
 
     fn pop(&mut self) -> Packet {
         let packet = self.packets[self.head];
-        self.head = (self.head + 1) % BATCH;
         self.used -= 1;
+        // An empty ring starts over, in the buffer that was used last.
+        self.head = if self.used == 0 { 0 } else { (self.head + 1) % BATCH };
         packet
     }
 

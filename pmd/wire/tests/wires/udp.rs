@@ -58,6 +58,22 @@ fn a_burst_travels_as_one_datagram_and_comes_apart_again() {
     assert_eq!((seen.rx_frames, seen.rx_bytes, seen.rx_datagrams), (41, 40 * 80 + 48, 1));
 }
 
+/// The peer works on a full datagram while the next one is gathered.
+#[test]
+fn a_full_datagram_leaves_at_once() {
+    let (a, b) = (local(40), local(41));
+    let (mut from, mut to) = (bind(a), bind(b));
+    let full = from.segments_max() as u32;
+    for psn in 0..full + 1 {
+        assert!(send(&mut from, &flow(a, b), 0x11, psn, 80));
+    }
+    assert_eq!(from.pending(), 1);
+    assert_eq!(psns(&receive(&mut to, full as usize)), (0..full).collect::<Vec<_>>());
+    from.flush(0);
+    let got = receive(&mut to, 1);
+    assert_eq!((got[0].psn(), got[0].ip_id), (full, 0));
+}
+
 #[test]
 fn a_longer_frame_begins_a_datagram_and_order_is_kept() {
     let (a, b) = (local(3), local(4));
