@@ -6,8 +6,10 @@ use crate::engine::EngineConfig;
 use crate::event::EventQueue;
 use crate::ids::{CqId, Instant};
 use crate::limits::MAX_QP_EVENTS;
+use crate::local::lane::Lanes;
 use crate::local::page::Pages;
 use crate::multicast::Groups;
+use crate::qp::Qp;
 use crate::ready::ReadyList;
 use crate::srq::Srqs;
 use crate::timer::Timers;
@@ -21,11 +23,16 @@ pub(crate) struct Device {
     pub(crate) groups: Groups,
     /// One deadline per queue pair.
     pub(crate) timers: Timers,
-    /// Queue pairs with something to do at the next `poll_transmit`.
+    /// Queue pairs with something to do at the next `poll_transmit`: those that send packets, and
+    /// datagrams by any path.
     pub(crate) ready: ReadyList,
     /// Queue pairs that owe their peer an ACK and nothing else: it leaves after everybody's requests,
     /// so that a wire carries both as runs of frames of one size.
     pub(crate) acks: ReadyList,
+    /// The same of connections on the local path.
+    pub(crate) local: ReadyList,
+    /// The links that these use.
+    pub(crate) lanes: Lanes,
     /// What peers on the same host see of the queue pairs.
     pub(crate) pages: Pages,
     /// Queue pairs whose turn on the local path is to be ended after the fence.
@@ -52,6 +59,8 @@ impl Device {
             timers: Timers::new(slots),
             ready: ReadyList::new(slots),
             acks: ReadyList::new(slots),
+            local: ReadyList::new(slots),
+            lanes: Lanes::new(slots),
             pages: Pages::new(slots),
             unsettled: ReadyList::new(slots),
             unfenced: false,
@@ -63,7 +72,28 @@ impl Device {
         }
     }
 
+    /// Has a queue pair take its turn at the next poll.
+    #[inline]
+    pub(crate) fn wake(&mut self, qp: &Qp) {
+        if qp.is_local() {
+            self.local.push(qp.slot);
+        } else {
+            self.ready.push(qp.slot);
+        }
+    }
+
+    /// A queue pair has nothing to do any more: it is gone, or back in RESET.
+    pub(crate) fn dismiss(&mut self, qp: &Qp) {
+        self.ready.remove(qp.slot);
+        self.acks.remove(qp.slot);
+        self.local.remove(qp.slot);
+        self.unsettled.remove(qp.slot);
+        self.timers.clear(qp.slot);
+        self.lanes.leave(qp.local.lane, qp.slot, qp.sq.capacity());
+    }
+
     /// Notes that a completion queue overran.
+    #[cold]
     pub(crate) fn note_overrun(&mut self, cq: CqId) {
         self.counters.cq_overruns += 1;
         if !self.overrun.contains(&cq) {

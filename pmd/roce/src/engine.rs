@@ -180,12 +180,9 @@ impl Engine {
             groups => return Err(DestroyError::Attached(groups)),
         }
         let qp = self.qps.remove(qpn).ok_or(DestroyError::NotFound)?;
-        dev.ready.remove(qp.slot);
-        dev.acks.remove(qp.slot);
-        dev.timers.clear(qp.slot);
+        dev.dismiss(&qp);
         dev.timers.settle();
         dev.events.forget(qpn);
-        dev.unsettled.remove(qp.slot);
         dev.pages.forget(qp.slot, qpn);
         if let Some(srqn) = qp.init.srq {
             dev.srqs.count_user(srqn, false);
@@ -369,12 +366,13 @@ impl Engine {
     /// Runs every timer that is due.
     pub fn handle_timeout(&mut self, now: Instant, mem: &mut impl Memory, cq: &mut impl CqSink) {
         let mut io = Io { now, mem, cq };
+        self.device.timers.arm(now);
         while let Some(slot) = self.device.timers.due(now) {
             let Some(qp) = self.qps.at(slot) else { continue };
             if qp.is_local() || qp.transport() == Transport::Ud {
                 // Judged in its next turn, which can look at the peer first.
                 qp.local.lapse();
-                self.device.ready.push(slot);
+                self.device.wake(qp);
             } else {
                 completer::handle_timeout(qp, &mut self.device, &mut io);
             }
@@ -395,6 +393,39 @@ impl Engine {
         cq: &mut impl CqSink,
     ) -> usize {
         let mut io = Io { now, mem, cq };
+        let mut sent = self.send_packets(&mut io, tx, peers);
+        sent += self.transmit_acks(&mut io, tx);
+        let done = sent + self.run_local(&mut io, peers, POLL_BUDGET.saturating_sub(sent));
+        self.device.timers.arm(now);
+        self.device.timers.settle();
+        done
+    }
+
+    /// The part of [`Engine::poll_transmit`] that is for the local path, and needs no time: deadlines
+    /// it sets count from the next call that is told the time. Polls without a clock may be many
+    /// between two that read it.
+    pub fn poll_local(
+        &mut self,
+        mem: &mut impl Memory,
+        peers: &mut impl LocalPeer,
+        cq: &mut impl CqSink,
+    ) -> usize {
+        let mut io = Io { now: Instant::default(), mem, cq };
+        self.run_local(&mut io, peers, POLL_BUDGET)
+    }
+
+    /// Whether a queue pair waits for [`Engine::poll_transmit`] with something that
+    /// [`Engine::poll_local`] does not do.
+    pub fn has_packets(&self) -> bool {
+        !self.device.ready.is_empty() || !self.device.acks.is_empty()
+    }
+
+    fn send_packets<M: Memory, C: CqSink>(
+        &mut self,
+        io: &mut Io<'_, M, C>,
+        tx: &mut impl TxSink,
+        peers: &mut impl LocalPeer,
+    ) -> usize {
         let dev = &mut self.device;
         let mut done = 0;
         // In rounds: a round in which nobody got anywhere is the last one.
@@ -410,7 +441,7 @@ impl Engine {
             turns_left = turns_left.saturating_sub(1);
             let Some(qp) = self.qps.at(slot) else { continue };
             let budget = TURN_BUDGET.min(POLL_BUDGET - done);
-            let turn = turn::take(qp, dev, &mut io, tx, peers, budget);
+            let turn = turn::take(qp, dev, io, tx, peers, budget);
             done += turn.done;
             match turn.end {
                 End::Idle => {}
@@ -421,11 +452,36 @@ impl Engine {
                 }
             }
         }
-        done += self.transmit_acks(&mut io, tx);
-        self.device.batch += 1;
+        done
+    }
+
+    /// Runs requests of the local path, then completes what is done after one fence for all.
+    #[inline]
+    fn run_local<M: Memory, C: CqSink>(
+        &mut self,
+        io: &mut Io<'_, M, C>,
+        peers: &mut impl LocalPeer,
+        budget: usize,
+    ) -> usize {
+        let dev = &mut self.device;
+        let mut done = 0;
+        dev.lanes.reopen();
+        // Everybody who is listed now, once; then whoever waits for room, as long as there is some.
+        let mut listed = dev.local.len();
+        while done < budget {
+            let slot = if listed > 0 { dev.local.pop() } else { dev.lanes.next_blocked() };
+            listed = listed.saturating_sub(1);
+            let Some(slot) = slot else { break };
+            let Some(qp) = self.qps.at(slot) else { continue };
+            qp.flush(dev, io.cq);
+            if let (Some(link), QpState::Rts | QpState::Sqd) = (qp.attr.av.link, qp.state()) {
+                let budget = TURN_BUDGET.min(budget - done);
+                done += local::requester::transmit(qp, dev, io, peers, link, budget);
+            }
+        }
+        dev.batch += 1;
         peers.publish();
-        self.settle_local(&mut io, peers);
-        self.device.timers.settle();
+        done += self.settle_local(io, peers);
         self.fail_overrun(io.cq);
         self.publish(peers);
         done
@@ -455,23 +511,38 @@ impl Engine {
         done
     }
 
-    /// Ends the turns on the local path, after one fence for all of them.
+    /// Completes what the peers have taken, and ends the turns of this poll.
+    #[inline]
     fn settle_local<M: Memory, C: CqSink>(
         &mut self,
         io: &mut Io<'_, M, C>,
         peers: &mut impl LocalPeer,
-    ) {
-        let dev = &mut self.device;
+    ) -> usize {
+        let Self { qps, device: dev } = self;
+        let mut completed = 0;
         if core::mem::take(&mut dev.unfenced) {
             peers.fence();
         }
+        for lane in 0..dev.lanes.len() {
+            let taken = peers.consumed(dev.lanes.link(lane));
+            while let Some(slot) = dev.lanes.next_taken(lane, taken) {
+                // Marks may be older than what is in the slot now.
+                if let Some(qp) = qps.at(slot).filter(|qp| qp.local.lane == lane) {
+                    completed += local::requester::finish(qp, dev, io, peers, taken);
+                }
+            }
+        }
         while let Some(slot) = dev.unsettled.pop() {
-            let Some(qp) = self.qps.at(slot) else { continue };
+            let Some(qp) = qps.at(slot) else { continue };
             match qp.attr.av.link {
-                Some(link) => local::requester::finish(qp, dev, io, peers, link),
+                Some(link) => {
+                    let taken = peers.consumed(link);
+                    completed += local::requester::finish(qp, dev, io, peers, taken);
+                }
                 None => dev.ready.push(slot),
             }
         }
+        completed
     }
 
     /// When [`Engine::handle_timeout`] is due next; exact after [`Engine::poll_transmit`] and
@@ -499,7 +570,15 @@ impl Engine {
 
     /// Fails every queue pair on the completion queues that overran in this call. No completion can
     /// arrive on them any more, and none is made up; the other queue of a pair is flushed.
+    #[inline]
     fn fail_overrun(&mut self, cq: &mut impl CqSink) {
+        if !self.device.overrun.is_empty() {
+            self.fail_lost(cq);
+        }
+    }
+
+    #[cold]
+    fn fail_lost(&mut self, cq: &mut impl CqSink) {
         while let Some(lost) = self.device.overrun.pop() {
             self.device.events.raise(AsyncEvent::CqErr(lost));
             for qp in self.qps.iter_mut().filter(|qp| qp.state() != QpState::Reset) {

@@ -16,11 +16,19 @@ impl ReadyList {
     }
 
     /// Slots in the list.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
+    /// Whether there is none.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     /// Appends a slot unless it is listed.
+    #[inline]
     pub(crate) fn push(&mut self, slot: u32) {
         if !core::mem::replace(&mut self.listed[slot as usize], true) {
             self.slots.push_back(slot);
@@ -28,6 +36,7 @@ impl ReadyList {
     }
 
     /// Puts a slot first: its turn was cut short.
+    #[inline]
     pub(crate) fn push_front(&mut self, slot: u32) {
         if !core::mem::replace(&mut self.listed[slot as usize], true) {
             self.slots.push_front(slot);
@@ -35,6 +44,7 @@ impl ReadyList {
     }
 
     /// Takes the first slot.
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<u32> {
         let slot = self.slots.pop_front()?;
         self.listed[slot as usize] = false;

@@ -2,13 +2,22 @@
 //!
 //! A deadline that only moves later, as the ACK timer's does with every acknowledgement, leaves the
 //! heap alone: the entry is put right when it comes to the top.
+//!
+//! Whoever does not know the time asks for a deadline some time [after](Timers::after) the next
+//! reading of the clock, which comes with [`Timers::arm`]: a message through shared memory costs less
+//! than to read a clock.
+
+use core::time::Duration;
 
 use crate::ids::Instant;
+use crate::ready::ReadyList;
 
 const ABSENT: u32 = u32::MAX;
 
 /// A deadline that never comes.
 const NEVER: Instant = Instant(u64::MAX);
+/// One that is not known before the clock is read.
+const UNARMED: Instant = Instant(u64::MAX - 1);
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -24,6 +33,9 @@ pub(crate) struct Timers {
     /// Where in the heap a slot's entry is.
     place: Box<[u32]>,
     deadline: Box<[Instant]>,
+    /// Slots whose deadline counts from the next reading of the clock, and how long it is.
+    unarmed: ReadyList,
+    span: Box<[Duration]>,
 }
 
 impl Timers {
@@ -33,6 +45,26 @@ impl Timers {
             heap: Vec::with_capacity(slots),
             place: vec![ABSENT; slots].into(),
             deadline: vec![NEVER; slots].into(),
+            unarmed: ReadyList::new(slots),
+            span: vec![Duration::ZERO; slots].into(),
+        }
+    }
+
+    /// Sets or moves a deadline to `span` after the next reading of the clock.
+    #[inline]
+    pub(crate) fn after(&mut self, slot: u32, span: Duration) {
+        self.span[slot as usize] = span;
+        self.deadline[slot as usize] = UNARMED;
+        self.unarmed.push(slot);
+    }
+
+    /// The clock was read.
+    #[inline]
+    pub(crate) fn arm(&mut self, now: Instant) {
+        while let Some(slot) = self.unarmed.pop() {
+            if self.deadline[slot as usize] == UNARMED {
+                self.set(slot, now.after(self.span[slot as usize]));
+            }
         }
     }
 
@@ -53,11 +85,13 @@ impl Timers {
     }
 
     /// Removes a deadline.
+    #[inline]
     pub(crate) fn clear(&mut self, slot: u32) {
         self.deadline[slot as usize] = NEVER;
     }
 
     /// Whether the slot has a deadline.
+    #[inline]
     pub(crate) fn is_set(&self, slot: u32) -> bool {
         self.deadline[slot as usize] != NEVER
     }
@@ -68,7 +102,16 @@ impl Timers {
     }
 
     /// Takes one slot whose deadline has come.
+    #[inline]
     pub(crate) fn due(&mut self, now: Instant) -> Option<u32> {
+        // No entry is later than its slot's deadline.
+        if self.heap.first().is_none_or(|entry| entry.at > now) {
+            return None;
+        }
+        self.take_due(now)
+    }
+
+    fn take_due(&mut self, now: Instant) -> Option<u32> {
         self.settle();
         let Entry { at, slot } = *self.heap.first()?;
         if at > now {
@@ -86,7 +129,7 @@ impl Timers {
             if deadline == at {
                 return;
             }
-            if deadline == NEVER {
+            if deadline == NEVER || deadline == UNARMED {
                 self.place[slot as usize] = ABSENT;
                 let last = self.heap.pop();
                 if let Some(last) = last.filter(|_| !self.heap.is_empty()) {
@@ -173,6 +216,25 @@ mod tests {
         timers.settle();
         assert_eq!(timers.next(), None);
         assert_eq!(drain(&mut timers, u64::MAX - 1), []);
+    }
+
+    /// A deadline counts from when the clock is read, not from when it was asked for.
+    #[test]
+    fn a_deadline_waits_for_the_clock() {
+        let mut timers = Timers::new(2);
+        timers.after(0, Duration::from_nanos(10));
+        timers.after(1, Duration::from_nanos(5));
+        assert!(timers.is_set(0) && timers.next().is_none());
+        timers.clear(1);
+        timers.after(0, Duration::from_nanos(7));
+        timers.arm(Instant(100));
+        timers.settle();
+        assert_eq!(timers.next(), Some(Instant(107)));
+        timers.after(0, Duration::from_nanos(7));
+        assert_eq!(drain(&mut timers, 1000), []);
+        timers.arm(Instant(200));
+        assert_eq!(drain(&mut timers, 206), []);
+        assert_eq!(drain(&mut timers, 207), [0]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! A queue pair's turn in `poll_transmit`.
+//! A queue pair's turn in `poll_transmit`, where it sends packets, or datagrams by any path.
 
 use crate::datagram;
 use crate::device::{Device, Io};
-use crate::local::{self, LocalPeer};
+use crate::local::LocalPeer;
 use crate::memory::Memory;
 use crate::qp::Qp;
 use crate::qp::state::{QpState, Transport};
@@ -54,14 +54,6 @@ pub(crate) fn take<M: Memory, C: CqSink>(
     budget: usize,
 ) -> Turn {
     qp.flush(dev, io.cq);
-    if let Some(link) = qp.attr.av.link {
-        return match qp.state() {
-            QpState::Rts | QpState::Sqd => {
-                local::requester::transmit(qp, dev, io, peers, link, budget)
-            }
-            _ => Turn::idle(0),
-        };
-    }
     // An ACK alone waits for the end of the poll, where those of all queue pairs leave in a row.
     let answered = if qp.responder.owes_only_ack() {
         dev.acks.push(qp.slot);

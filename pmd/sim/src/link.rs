@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
-use pmd_roce::ids::{Instant, LinkId, PdId, Qpn};
+use pmd_roce::ids::{Instant, LinkId, PdId, Psn, Qpn};
 use pmd_roce::local::{
     Arrived, LocalFault, LocalPeer, PublishedQp, Push, Record, RecordKind, Source, Target,
 };
@@ -83,6 +83,8 @@ struct Store {
 struct Sharing {
     links: Vec<Link>,
     shown: BTreeMap<Qpn, PublishedQp>,
+    /// Changes of these pages, their receives apart.
+    versions: u64,
     stores: Vec<Store>,
     /// Peers know that it is dead.
     gone: bool,
@@ -407,6 +409,11 @@ impl LocalPeer for Peers<'_> {
         peer.shown.get(&qpn).map_or(Target::Absent, |page| Target::Qp(*page))
     }
 
+    fn glance(&self, link: LinkId, _: Qpn) -> Option<u64> {
+        let peer = self.peer(link);
+        (!peer.gone).then_some(peer.versions)
+    }
+
     fn write(
         &mut self,
         link: LinkId,
@@ -526,7 +533,15 @@ impl LocalPeer for Peers<'_> {
             Some(page) => sharing.shown.insert(qpn, *page),
             None => sharing.shown.remove(&qpn),
         };
+        sharing.versions += 1;
         sharing.changed |= before.as_ref() != qp;
+    }
+
+    fn show_receives(&mut self, qpn: Qpn, rq_psn: Psn, posted: u32) {
+        let sharing = &mut self.fabric.hosts[self.host.0];
+        let page = sharing.shown.get_mut(&qpn).expect("the page is shown");
+        assert_eq!(page.rq_psn, rq_psn, "the page is otherwise unchanged");
+        sharing.changed |= page.posted.replace(posted) != Some(posted);
     }
 
     fn publish(&mut self) {

@@ -1,64 +1,157 @@
-//! One attempt at one request of the local path.
+//! Attempts at the requests of the local path, one request after the other.
 
-use super::{LocalFault, LocalPeer, PublishedQp, Push, Record, RecordKind, Source};
+use super::{LocalFault, LocalPeer, PublishedQp, Push, Record, RecordKind, Source, Target};
 use crate::completer::RNR_RETRY_FOREVER;
-use crate::device::Device;
+use crate::device::{Device, Io};
 use crate::event::AsyncEvent::{self, QpAccessErr, QpReqErr};
-use crate::ids::{Instant, LinkId, Psn, Qpn};
-use crate::limits::LOCAL_PATIENCE;
+use crate::ids::{LinkId, PdId, Psn, Qpn};
+use crate::limits::{LOCAL_PATIENCE, MARK_EVERY};
 use crate::memory::{AtomicOp, Memory};
 use crate::qp::Qp;
 use crate::qp::rq::scatter;
-use crate::qp::sq::{SendWqe, Stage};
-use crate::requester::{check_elements, fail_next};
+use crate::qp::sq::Stage;
+use crate::qp::state::{QpState, Transport};
+use crate::requester::{self, Gate, check_elements, fail_next};
+use crate::sink::CqSink;
 use crate::wire::{NakCode, RnrTimer, Syndrome};
-use crate::work::{Access, Imm, RemoteAddr, SendFlags, WcStatus};
+use crate::work::{Access, Imm, RemoteAddr, SendFlags, SendOp, WcStatus};
 
 /// What the request at the cursor came to.
 pub(super) enum Step {
     /// It is under way or done: on to the next one.
     Next,
+    /// It is done and has completed, which made the next one the oldest.
+    Completed,
     /// It needed no attention: on to the next one, for free.
     Passed,
     /// It waits, or has failed.
     Wait,
+    /// It waits for room in the ring.
+    Full,
     /// The peer is dead.
     Gone,
 }
 
-/// One attempt at the request at the cursor, toward a target that listens.
-pub(super) struct Attempt<'a, M, P> {
-    pub(super) dev: &'a mut Device,
-    pub(super) now: Instant,
-    pub(super) mem: &'a mut M,
-    pub(super) peers: &'a mut P,
-    pub(super) link: LinkId,
-    pub(super) page: PublishedQp,
+/// Attempts at the requests of one queue pair, one after the other.
+pub(super) struct Attempt<'a, M, C, P> {
+    dev: &'a mut Device,
+    mem: &'a mut M,
+    cq: &'a mut C,
+    peers: &'a mut P,
+    link: LinkId,
+    /// The target as it was when last looked at.
+    page: PublishedQp,
+    /// What shows that it still is.
+    seen: Option<u64>,
+    /// Ring position of the newest message that no mark leads to yet, and how many there are.
+    unmarked: (u64, u32),
 }
 
-impl<M: Memory, P: LocalPeer> Attempt<'_, M, P> {
+impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
+    #[inline]
+    pub(super) fn new(
+        dev: &'a mut Device,
+        io: &'a mut Io<'_, M, C>,
+        peers: &'a mut P,
+        link: LinkId,
+    ) -> Self {
+        let (mem, cq) = (&mut *io.mem, &mut *io.cq);
+        Self { dev, mem, cq, peers, link, page: NO_PAGE, seen: None, unmarked: (0, 0) }
+    }
+
+    /// Works on the request at the cursor.
+    #[inline]
+    pub(super) fn step(&mut self, qp: &mut Qp) -> Step {
+        let Some(wqe) = qp.sq.next() else { return Step::Wait };
+        match wqe.stage {
+            // Executed before a message in front of it was refused.
+            Stage::Done => return Step::Passed,
+            Stage::Failed(_) => return Step::Wait,
+            Stage::Posted if qp.state() != QpState::Rts => return Step::Wait,
+            Stage::Posted | Stage::Started => {}
+        }
+        let (op, len) = (wqe.op, wqe.len);
+        if op.is_local() {
+            return self.run_local(qp);
+        }
+        if let Err(obstacle) = self.see(qp) {
+            return obstacle;
+        }
+        match op {
+            SendOp::Send => self.message(qp, RecordKind::Send, None, len),
+            SendOp::Write(at) => self.write(qp, at, len),
+            SendOp::Read(at) => self.read(qp, at, len),
+            SendOp::SendImm(imm) => self.message(qp, RecordKind::Send, Some(imm), len),
+            SendOp::SendInvalidate(key) => {
+                self.message(qp, RecordKind::SendInvalidate(key), None, len)
+            }
+            SendOp::WriteImm(at, imm) => self.write_imm(qp, at, imm, len),
+            SendOp::CompareSwap { at, compare, swap } => {
+                self.atomic(qp, at, AtomicOp::CompareSwap { compare, swap })
+            }
+            SendOp::FetchAdd { at, add } => self.atomic(qp, at, AtomicOp::FetchAdd(add)),
+            SendOp::BindWindow(_) | SendOp::LocalInvalidate(_) => Step::Wait,
+        }
+    }
+
+    /// The last of these attempts.
+    #[inline]
+    pub(super) fn end(mut self, qp: &Qp) {
+        self.mark(qp);
+    }
+
+    #[cold]
+    fn run_local(&mut self, qp: &mut Qp) -> Step {
+        let Some(&wqe) = qp.sq.next() else { return Step::Wait };
+        match requester::run_local(qp, self.mem, &wqe) {
+            Gate::Passed => Step::Next,
+            Gate::Open | Gate::Shut | Gate::Failed(_) => Step::Wait,
+        }
+    }
+
+    /// Makes sure that the target still is as it was when last looked at.
+    #[inline]
+    fn see(&mut self, qp: &mut Qp) -> Result<(), Step> {
+        if self.seen.is_some() && self.peers.glance(self.link, qp.attr.dest_qpn) == self.seen {
+            return Ok(());
+        }
+        self.look(qp)
+    }
+
+    /// Reads the target's page.
+    fn look(&mut self, qp: &mut Qp) -> Result<(), Step> {
+        // First, so that a change between the two is noticed.
+        let seen = self.peers.glance(self.link, qp.attr.dest_qpn);
+        match self.peers.target(self.link, qp.attr.dest_qpn) {
+            Target::Qp(page) if listens(qp, &page) => {
+                (self.page, self.seen) = (page, seen);
+                Ok(())
+            }
+            Target::Gone if qp.transport().is_reliable() => Err(Step::Gone),
+            // Nobody is there to answer: a reliable request waits for its deadline.
+            _ if qp.transport().is_reliable() => Err(Step::Wait),
+            _ => Err(self.done(qp)),
+        }
+    }
+
     /// A SEND, or the message of a WRITE with immediate.
-    pub(super) fn message(
-        &mut self,
-        qp: &mut Qp,
-        wqe: &SendWqe,
-        kind: RecordKind,
-        imm: Option<Imm>,
-    ) -> Step {
+    #[inline]
+    fn message(&mut self, qp: &mut Qp, kind: RecordKind, imm: Option<Imm>, len: u32) -> Step {
         if let Some(obstacle) = self.held_back(qp) {
             return obstacle;
         }
         let credits = credits(qp, &self.page);
         let seq = qp.requester.end;
+        let Some(wqe) = qp.sq.next() else { return Step::Wait };
         let record = Record {
             kind,
             dst: qp.attr.dest_qpn,
             src: qp.qpn,
             seq,
-            len: wqe.len,
+            len,
             imm,
             solicited: wqe.flags.contains(SendFlags::SOLICITED),
-            srqn: wqe.srqn,
+            srqn: if qp.transport() == Transport::XrcIni { wqe.srqn } else { None },
         };
         let payload = match kind {
             RecordKind::WriteImm => Source::Inline(&[]),
@@ -68,7 +161,7 @@ impl<M: Memory, P: LocalPeer> Attempt<'_, M, P> {
             Push::At(position) => position,
             Push::Full => return self.full(qp),
             Push::LocalFault => return fault(qp),
-            Push::Gone => return gone(qp),
+            Push::Gone => return self.gone(qp),
         };
         if credits.is_none_or(|credits| credits <= 0) {
             qp.local.unsure = position;
@@ -82,24 +175,42 @@ impl<M: Memory, P: LocalPeer> Attempt<'_, M, P> {
             next.position = position;
         }
         if kind != RecordKind::WriteImm {
-            self.dev.counters.tx_bytes += u64::from(wqe.len);
+            self.dev.counters.tx_bytes += u64::from(len);
         }
         if !qp.transport().is_reliable() {
             qp.local.lapsed = false;
             self.dev.timers.clear(qp.slot);
         }
+        self.unmarked = (position, self.unmarked.1 + 1);
+        if self.unmarked.1 == MARK_EVERY {
+            self.mark(qp);
+        }
         Step::Next
     }
 
-    /// Whether a message must wait for a receive.
-    fn held_back(&mut self, qp: &mut Qp) -> Option<Step> {
-        if !qp.transport().is_reliable() {
-            return None;
+    /// Has completions looked for once the peer has taken what was pushed.
+    #[inline]
+    fn mark(&mut self, qp: &Qp) {
+        let (position, messages) = core::mem::take(&mut self.unmarked);
+        if messages > 0 && !self.dev.lanes.mark(qp.local.lane, position, qp.slot) {
+            self.dev.local.push(qp.slot);
         }
+    }
+
+    /// Whether a message must wait for a receive.
+    #[inline]
+    fn held_back(&mut self, qp: &mut Qp) -> Option<Step> {
         match credits(qp, &self.page) {
-            Some(credits) if credits <= 0 => Some(self.ask_for_receive(qp)),
-            None if qp.requester.outstanding() >= qp.local.window => Some(Step::Wait),
-            _ => None,
+            Some(credits) if credits > 0 => None,
+            _ if !qp.transport().is_reliable() => None,
+            None if qp.requester.outstanding() < qp.local.window => None,
+            None => Some(Step::Wait),
+            // Perhaps there are new ones.
+            Some(_) => match self.look(qp) {
+                Err(obstacle) => Some(obstacle),
+                Ok(()) if credits(qp, &self.page).is_none_or(|credits| credits > 0) => None,
+                Ok(()) => Some(self.ask_for_receive(qp)),
+            },
         }
     }
 
@@ -121,94 +232,81 @@ impl<M: Memory, P: LocalPeer> Attempt<'_, M, P> {
         if self.peers.consumed(self.link) >= position {
             qp.local.question = None;
             if let Some(timer) = RnrTimer::new(self.page.min_rnr_timer) {
-                wait_for_receive(qp, self.dev, self.now, timer);
+                wait_for_receive(qp, self.dev, timer);
             }
         }
         Step::Wait
     }
 
-    pub(super) fn write(&mut self, qp: &mut Qp, wqe: &SendWqe, at: RemoteAddr) -> Step {
-        match self.copy_out(qp, wqe, at) {
-            Ok(()) => done(qp),
+    #[inline]
+    fn write(&mut self, qp: &mut Qp, at: RemoteAddr, len: u32) -> Step {
+        match self.copy_out(qp, at, len) {
+            Ok(()) => self.done(qp),
             Err(obstacle) => obstacle,
         }
     }
 
     /// The bytes first, then the message that tells of them.
-    pub(super) fn write_imm(
-        &mut self,
-        qp: &mut Qp,
-        wqe: &SendWqe,
-        at: RemoteAddr,
-        imm: Imm,
-    ) -> Step {
+    fn write_imm(&mut self, qp: &mut Qp, at: RemoteAddr, imm: Imm, len: u32) -> Step {
         if let Some(obstacle) = self.held_back(qp) {
             return obstacle;
         }
-        match self.copy_out(qp, wqe, at) {
-            Ok(()) => self.message(qp, wqe, RecordKind::WriteImm, Some(imm)),
+        match self.copy_out(qp, at, len) {
+            Ok(()) => self.message(qp, RecordKind::WriteImm, Some(imm), len),
             Err(obstacle) => obstacle,
         }
     }
 
-    fn copy_out(&mut self, qp: &mut Qp, wqe: &SendWqe, at: RemoteAddr) -> Result<(), Step> {
+    #[inline]
+    fn copy_out(&mut self, qp: &mut Qp, at: RemoteAddr, len: u32) -> Result<(), Step> {
         self.in_turn(qp)?;
-        self.allowed(qp, Access::REMOTE_WRITE)?;
+        if !self.page.access.contains(Access::REMOTE_WRITE) {
+            return Err(self.refuse(qp, QpReqErr, WcStatus::RemInvReq));
+        }
         self.publish_messages(qp);
         let target = (self.page.pd, qp.attr.dest_qpn);
         let source = qp.sq.next_source();
-        let outcome = self.peers.write(self.link, qp.init.pd, source, target, at);
-        self.judge(qp, outcome)?;
-        self.dev.unfenced |= wqe.len > 0;
-        self.dev.counters.tx_bytes += u64::from(wqe.len);
+        if let Err(fault) = self.peers.write(self.link, qp.init.pd, source, target, at) {
+            return Err(self.judge(qp, fault));
+        }
+        self.dev.unfenced |= len > 0;
+        self.dev.counters.tx_bytes += u64::from(len);
         Ok(())
     }
 
-    pub(super) fn read(&mut self, qp: &mut Qp, wqe: &SendWqe, at: RemoteAddr) -> Step {
-        match self.copy_in(qp, wqe, at) {
-            Ok(()) => done(qp),
+    #[inline]
+    fn read(&mut self, qp: &mut Qp, at: RemoteAddr, len: u32) -> Step {
+        match self.copy_in(qp, at, len) {
+            Ok(()) => self.done(qp),
             Err(obstacle) => obstacle,
         }
     }
 
-    fn copy_in(&mut self, qp: &mut Qp, wqe: &SendWqe, at: RemoteAddr) -> Result<(), Step> {
+    #[inline]
+    fn copy_in(&mut self, qp: &mut Qp, at: RemoteAddr, len: u32) -> Result<(), Step> {
         self.in_turn(qp)?;
-        check_elements(qp, self.mem, wqe).map_err(|_| fault(qp))?;
         self.allowed(qp, Access::REMOTE_READ)?;
-        self.serves_reads(qp)?;
         self.fence();
         let target = (self.page.pd, qp.attr.dest_qpn);
         let Source::Sges(into) = qp.sq.next_source() else { return Err(fault(qp)) };
-        let outcome = self.peers.read(self.link, qp.init.pd, into, target, at);
-        self.judge(qp, outcome)?;
-        self.dev.counters.rx_bytes += u64::from(wqe.len);
+        if let Err(fault) = self.peers.read(self.link, qp.init.pd, into, target, at) {
+            return Err(self.judge(qp, fault));
+        }
+        self.dev.counters.rx_bytes += u64::from(len);
         Ok(())
     }
 
-    pub(super) fn atomic(
-        &mut self,
-        qp: &mut Qp,
-        wqe: &SendWqe,
-        at: RemoteAddr,
-        op: AtomicOp,
-    ) -> Step {
-        match self.exchange(qp, wqe, at, op) {
-            Ok(()) => done(qp),
+    fn atomic(&mut self, qp: &mut Qp, at: RemoteAddr, op: AtomicOp) -> Step {
+        match self.exchange(qp, at, op) {
+            Ok(()) => self.done(qp),
             Err(obstacle) => obstacle,
         }
     }
 
-    fn exchange(
-        &mut self,
-        qp: &mut Qp,
-        wqe: &SendWqe,
-        at: RemoteAddr,
-        op: AtomicOp,
-    ) -> Result<(), Step> {
+    fn exchange(&mut self, qp: &mut Qp, at: RemoteAddr, op: AtomicOp) -> Result<(), Step> {
         self.in_turn(qp)?;
-        check_elements(qp, self.mem, wqe).map_err(|_| fault(qp))?;
+        self.has_elements(qp)?;
         self.allowed(qp, Access::REMOTE_ATOMIC)?;
-        self.serves_reads(qp)?;
         if !at.addr.is_multiple_of(8) {
             return Err(self.refuse(qp, QpAccessErr, WcStatus::RemInvReq));
         }
@@ -216,7 +314,7 @@ impl<M: Memory, P: LocalPeer> Attempt<'_, M, P> {
         let target = (self.page.pd, qp.attr.dest_qpn);
         let original = match self.peers.atomic(self.link, target, at, op) {
             Ok(original) => original,
-            Err(obstacle) => return self.judge(qp, Err(obstacle)),
+            Err(fault) => return Err(self.judge(qp, fault)),
         };
         let Source::Sges(into) = qp.sq.next_source() else { return Err(fault(qp)) };
         let value = original.to_ne_bytes();
@@ -227,7 +325,8 @@ impl<M: Memory, P: LocalPeer> Attempt<'_, M, P> {
 
     /// A direct operation overtakes messages in the ring, but none that may still be refused.
     fn in_turn(&self, qp: &Qp) -> Result<(), Step> {
-        if qp.local.unsure > self.peers.consumed(self.link) { Err(Step::Wait) } else { Ok(()) }
+        let waits = qp.local.unsure > 0 && qp.local.unsure > self.peers.consumed(self.link);
+        if waits { Err(Step::Wait) } else { Ok(()) }
     }
 
     /// Whoever sees what a direct operation changed shall find the messages that came before it.
@@ -238,37 +337,43 @@ impl<M: Memory, P: LocalPeer> Attempt<'_, M, P> {
         }
     }
 
-    /// Whether the target queue pair lets its peer do this.
+    /// Whether the target queue pair lets its peer do this, and serves READs and atomics at all;
+    /// there is never more than one at a time.
+    #[inline]
     fn allowed(&mut self, qp: &mut Qp, access: Access) -> Result<(), Step> {
-        if self.page.access.contains(access) {
+        if self.page.access.contains(access) && self.page.max_dest_rd_atomic > 0 {
             return Ok(());
         }
-        Err(self.refuse(qp, QpReqErr, WcStatus::RemInvReq))
+        // This side's own fault comes first, as it would with packets.
+        self.has_elements(qp)?;
+        let event = if self.page.access.contains(access) { QpAccessErr } else { QpReqErr };
+        Err(self.refuse(qp, event, WcStatus::RemInvReq))
     }
 
-    /// Whether the target serves READs and atomics at all; there is never more than one at a time.
-    fn serves_reads(&mut self, qp: &mut Qp) -> Result<(), Step> {
-        if self.page.max_dest_rd_atomic > 0 {
-            return Ok(());
-        }
-        Err(self.refuse(qp, QpAccessErr, WcStatus::RemInvReq))
+    /// Whether every element is registered for this use.
+    fn has_elements(&mut self, qp: &mut Qp) -> Result<(), Step> {
+        let Some(wqe) = qp.sq.next() else { return Err(Step::Wait) };
+        let checked = check_elements(qp, self.mem, wqe);
+        checked.map_err(|_| fault(qp))
     }
 
-    fn judge(&mut self, qp: &mut Qp, outcome: Result<(), LocalFault>) -> Result<(), Step> {
-        outcome.map_err(|fault_found| match fault_found {
+    #[cold]
+    fn judge(&mut self, qp: &mut Qp, found: LocalFault) -> Step {
+        match found {
             LocalFault::Local => fault(qp),
             LocalFault::RemoteAccess => self.refuse(qp, QpAccessErr, WcStatus::RemAccess),
             LocalFault::NotYet => Step::Wait,
-            LocalFault::Gone => gone(qp),
-        })
+            LocalFault::Gone => self.gone(qp),
+        }
     }
 
     /// The target's rules forbid the request. It learns of it in the ring, behind the messages that
     /// came before.
+    #[cold]
     fn refuse(&mut self, qp: &mut Qp, event: fn(Qpn) -> AsyncEvent, status: WcStatus) -> Step {
         if !qp.transport().is_reliable() {
             // Dropped in silence, as a packet would be.
-            return done(qp);
+            return self.done(qp);
         }
         let access = matches!(event(qp.qpn), QpAccessErr(_));
         let code = match status {
@@ -302,37 +407,68 @@ impl<M: Memory, P: LocalPeer> Attempt<'_, M, P> {
     }
 
     /// A full ring is a full wire; what is unreliable waits for it only so long.
+    #[cold]
     fn full(&mut self, qp: &mut Qp) -> Step {
-        if qp.transport().is_reliable() {
-            return Step::Wait;
+        if !qp.transport().is_reliable() {
+            if qp.local.take_lapse() {
+                return self.done(qp);
+            }
+            if !self.dev.timers.is_set(qp.slot) {
+                self.dev.timers.after(qp.slot, LOCAL_PATIENCE);
+            }
         }
-        if qp.local.take_lapse() {
-            return done(qp);
-        }
-        if !self.dev.timers.is_set(qp.slot) {
-            self.dev.timers.set(qp.slot, self.now.after(LOCAL_PATIENCE));
-        }
-        Step::Wait
+        Step::Full
     }
 
     /// Everything written so far is visible before anything is read.
+    #[inline]
     fn fence(&mut self) {
         if core::mem::take(&mut self.dev.unfenced) {
             self.peers.fence();
         }
     }
+
+    /// The request at the cursor needs nothing more but its turn to complete. The consumer sees it
+    /// after the fence that ends the poll.
+    #[inline]
+    fn done(&mut self, qp: &mut Qp) -> Step {
+        if qp.sq.next_is_head() {
+            qp.complete_send(self.dev, self.cq, WcStatus::Success);
+            qp.local.progress = true;
+            return Step::Completed;
+        }
+        if let Some(wqe) = qp.sq.next_mut() {
+            wqe.stage = Stage::Done;
+        }
+        Step::Next
+    }
+
+    /// The peer died.
+    fn gone(&mut self, qp: &mut Qp) -> Step {
+        if qp.transport().is_reliable() { Step::Gone } else { self.done(qp) }
+    }
 }
 
-/// The request at the cursor needs nothing more but its turn to complete.
-pub(super) fn done(qp: &mut Qp) -> Step {
-    if let Some(wqe) = qp.sq.next_mut() {
-        wqe.stage = Stage::Done;
-    }
-    Step::Next
+/// Before the first look.
+const NO_PAGE: PublishedQp = PublishedQp {
+    state: QpState::Reset,
+    peer: Qpn::new(0),
+    access: Access::empty(),
+    pd: PdId(0),
+    max_dest_rd_atomic: 0,
+    min_rnr_timer: 0,
+    rq_psn: Psn::new(0),
+    posted: None,
+};
+
+/// Whether the target takes requests from this queue pair: what a packet would have to find.
+fn listens(qp: &Qp, page: &PublishedQp) -> bool {
+    page.state.receives_packets() && page.peer == qp.qpn && page.rq_psn == qp.attr.sq_psn
 }
 
 /// Receives that the target has posted and this side has not used; `None` when only the target can
 /// tell.
+#[inline]
 pub(super) fn credits(qp: &Qp, page: &PublishedQp) -> Option<i32> {
     let sent = qp.requester.end.minus(qp.attr.sq_psn.value());
     // Both count from the beginning of the connection; far fewer than 2^23 lie between them.
@@ -340,19 +476,15 @@ pub(super) fn credits(qp: &Qp, page: &PublishedQp) -> Option<i32> {
 }
 
 /// An element of this side is not registered for this use.
+#[cold]
 fn fault(qp: &mut Qp) -> Step {
     fail_next(qp, WcStatus::LocProt);
     Step::Wait
 }
 
-/// The peer died.
-fn gone(qp: &mut Qp) -> Step {
-    if qp.transport().is_reliable() { Step::Gone } else { done(qp) }
-}
-
 /// The target has no receive: wait as long as it asks for, if not too often already. Marks the
 /// request at the cursor as failed otherwise.
-pub(super) fn wait_for_receive(qp: &mut Qp, dev: &mut Device, now: Instant, timer: RnrTimer) {
+pub(super) fn wait_for_receive(qp: &mut Qp, dev: &mut Device, timer: RnrTimer) {
     dev.counters.rnr_nak_retry_err += 1;
     if qp.attr.rnr_retry != RNR_RETRY_FOREVER {
         let Some(left) = qp.requester.rnr_retries_left.checked_sub(1) else {
@@ -363,5 +495,5 @@ pub(super) fn wait_for_receive(qp: &mut Qp, dev: &mut Device, now: Instant, time
         qp.requester.rnr_retries_left = left;
     }
     qp.requester.rnr_wait = true;
-    dev.timers.set(qp.slot, now.after(timer.duration()));
+    dev.timers.after(qp.slot, timer.duration());
 }

@@ -48,7 +48,7 @@ pub(crate) fn send<M: Memory, C: CqSink>(
         Push::Full if qp.local.take_lapse() => {}
         Push::Full => {
             if !dev.timers.is_set(qp.slot) {
-                dev.timers.set(qp.slot, io.now.after(LOCAL_PATIENCE));
+                dev.timers.after(qp.slot, LOCAL_PATIENCE);
             }
             dev.unsettled.push(qp.slot);
             return Ok(Sent::Full);

@@ -7,6 +7,7 @@
 
 mod attempt;
 pub(crate) mod datagram;
+pub(crate) mod lane;
 mod nobody;
 pub(crate) mod page;
 pub(crate) mod requester;
@@ -181,6 +182,11 @@ pub trait LocalPeer {
     /// Looks at the target's published page: its own state alone, no message.
     fn target(&self, link: LinkId, qpn: Qpn) -> Target;
 
+    /// A number that changes whenever the target's page does, its receives apart: so an initiator
+    /// that has looked at the page need not do so again for every operation. `None`: the peer is
+    /// dead.
+    fn glance(&self, link: LinkId, qpn: Qpn) -> Option<u64>;
+
     /// One-copy WRITE. The implementation checks local keys, and the peer's key table for
     /// `REMOTE_WRITE` on behalf of `target`: the domain from the published page, and the number,
     /// of the queue pair there.
@@ -225,6 +231,10 @@ pub trait LocalPeer {
 
     /// Shows one of this side's queue pairs to all peers; `None` when it is gone.
     fn show(&mut self, qpn: Qpn, qp: Option<&PublishedQp>);
+
+    /// Shows that one of this side's queue pairs has posted receives, of a page that is shown and
+    /// otherwise unchanged.
+    fn show_receives(&mut self, qpn: Qpn, rq_psn: Psn, posted: u32);
 
     /// Makes everything pushed so far visible, each ring at once: at the end of a poll, and before a
     /// direct operation that overtakes a message of its queue pair. Direct WRITEs before it become

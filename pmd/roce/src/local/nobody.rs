@@ -1,7 +1,7 @@
 //! No peer on this host.
 
 use super::{LocalFault, LocalPeer, PublishedQp, Push, Record, Source, Target};
-use crate::ids::{LinkId, PdId, Qpn};
+use crate::ids::{LinkId, PdId, Psn, Qpn};
 use crate::memory::AtomicOp;
 use crate::work::{RemoteAddr, Sge};
 
@@ -12,6 +12,10 @@ pub struct Nobody;
 impl LocalPeer for Nobody {
     fn target(&self, _: LinkId, _: Qpn) -> Target {
         Target::Absent
+    }
+
+    fn glance(&self, _: LinkId, _: Qpn) -> Option<u64> {
+        None
     }
 
     fn write(
@@ -55,6 +59,8 @@ impl LocalPeer for Nobody {
     }
 
     fn show(&mut self, _: Qpn, _: Option<&PublishedQp>) {}
+
+    fn show_receives(&mut self, _: Qpn, _: Psn, _: u32) {}
 
     fn publish(&mut self) {}
 

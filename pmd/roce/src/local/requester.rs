@@ -5,20 +5,20 @@
 //! without credit is not pushed. Errors, retries and their counters are those of packets: silence
 //! uses up `retry_cnt` timeouts, a missing receive `rnr_retry` waits.
 
-use super::attempt::{Attempt, Step, credits, done, wait_for_receive};
-use super::{LocalPeer, PublishedQp, RecordKind, Target, page};
+use super::attempt::{Attempt, Step, credits, wait_for_receive};
+use super::lane::Lanes;
+use super::{LocalPeer, Target, page};
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
 use crate::ids::{LinkId, Psn};
-use crate::memory::{AtomicOp, Memory};
+use crate::memory::Memory;
 use crate::qp::Qp;
 use crate::qp::sq::{SendWqe, Stage};
 use crate::qp::state::QpState;
-use crate::requester::{self, Gate, start_timer};
+use crate::requester::ack_timeout;
 use crate::sink::CqSink;
-use crate::turn::Turn;
 use crate::wire::{NakCode, Syndrome};
-use crate::work::{SendOp, WcStatus};
+use crate::work::WcStatus;
 
 /// What the local path adds to a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -34,10 +34,14 @@ pub(crate) struct Local {
     pub(super) question: Option<u64>,
     /// The batch that the newest message was pushed in.
     pub(super) batch: u64,
+    /// The link, among those of the engine; [`Lanes::NONE`] before RTR.
+    pub(crate) lane: u32,
+    /// Found the ring full: the lane has it try again.
+    blocked: bool,
     /// The deadline has come since the last turn.
     pub(super) lapsed: bool,
     /// A request has completed since the deadline was set.
-    progress: bool,
+    pub(super) progress: bool,
     /// Responder: the message that comes next.
     pub(super) expected: Psn,
     /// Responder: a message was refused, and what follows is dropped until it comes again.
@@ -52,6 +56,8 @@ impl Local {
             window: u32::MAX,
             question: None,
             batch: u64::MAX,
+            lane: Lanes::NONE,
+            blocked: false,
             lapsed: false,
             progress: false,
             expected,
@@ -70,7 +76,9 @@ impl Local {
     }
 }
 
-/// Runs requests of a connection, at most `budget` of them. [`finish`] must follow.
+/// Runs requests of a connection, at most `budget` of them; returns how many. What completes is
+/// visible once the fence that ends the poll has been; [`finish`] follows where that is not all.
+#[inline]
 pub(crate) fn transmit<M: Memory, C: CqSink, P: LocalPeer>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -78,75 +86,96 @@ pub(crate) fn transmit<M: Memory, C: CqSink, P: LocalPeer>(
     peers: &mut P,
     link: LinkId,
     budget: usize,
-) -> Turn {
-    let before = qp.sq.len();
-    settle(qp, dev, io, peers, link);
-    deadline(qp, dev, io, peers);
-    if qp.requester.rnr_wait && has_credit(qp, peers, link) {
-        // The peer asked for patience until a receive is there, and there it is.
-        qp.requester.rnr_wait = false;
-        dev.timers.clear(qp.slot);
+) -> usize {
+    qp.local.blocked = false;
+    if qp.local.lapsed {
+        deadline(qp, dev, io, peers, link);
     }
-    let mut done = (before - qp.sq.len()) as usize;
-    while !qp.requester.rnr_wait && done < budget {
-        match step(qp, dev, io, peers, link) {
+    if qp.requester.rnr_wait && !receive_has_come(qp, dev, peers, link) {
+        dev.unsettled.push(qp.slot);
+        return 0;
+    }
+    let mut attempt = Attempt::new(dev, io, peers, link);
+    let mut done = 0;
+    let end = loop {
+        if done == budget {
+            break Step::Wait;
+        }
+        match attempt.step(qp) {
             Step::Next => {
                 qp.sq.advance();
                 done += 1;
             }
+            Step::Completed => done += 1,
             Step::Passed => qp.sq.advance(),
-            Step::Wait => break,
-            Step::Gone => {
-                give_up(qp, dev, io, peers);
-                break;
-            }
+            end @ (Step::Wait | Step::Full | Step::Gone) => break end,
         }
+    };
+    attempt.end(qp);
+    match end {
+        Step::Gone => give_up(qp, dev, io, peers),
+        Step::Full => dev.lanes.block(qp.local.lane, qp.slot, done > 0),
+        _ => {}
     }
+    qp.local.blocked = matches!(end, Step::Full);
     dev.unsettled.push(qp.slot);
-    Turn::idle(done)
+    done
 }
 
 /// Ends a poll for a queue pair, after the fence: completes what is done, and sees to it that what
-/// is not is looked at again.
+/// is not is looked at again. Returns how many requests completed.
 pub(crate) fn finish<M: Memory, C: CqSink>(
     qp: &mut Qp,
     dev: &mut Device,
     io: &mut Io<'_, M, C>,
     peers: &mut impl LocalPeer,
-    link: LinkId,
-) {
-    settle(qp, dev, io, peers, link);
+    taken: u64,
+) -> usize {
+    let before = qp.sq.len();
+    settle(qp, dev, io, peers, taken);
+    let completed = (before - qp.sq.len()) as usize;
     if !matches!(qp.state(), QpState::Rts | QpState::Sqd) {
-        return;
+        return completed;
     }
     let progress = core::mem::take(&mut qp.local.progress);
+    if progress {
+        qp.requester.refill(&qp.attr);
+    }
     let waits =
         qp.sq.next().is_some_and(|wqe| qp.state() == QpState::Rts || wqe.stage != Stage::Posted);
-    let busy = waits || !qp.sq.next_is_head();
-    if busy {
-        dev.ready.push(qp.slot);
+    if waits && !qp.local.blocked {
+        dev.local.push(qp.slot);
     }
     if qp.transport().is_reliable() && !qp.requester.rnr_wait {
-        if !busy || progress {
+        if !waits && qp.sq.next_is_head() {
             dev.timers.clear(qp.slot);
-        }
-        if busy && !dev.timers.is_set(qp.slot) {
-            start_timer(qp, dev, io.now);
+        } else if progress || !dev.timers.is_set(qp.slot) {
+            start_timer(qp, dev);
         }
     }
     qp.note_drained(dev);
+    completed
 }
 
-/// Completes, in order, what the peer has taken and what was executed. It runs before a turn, when
-/// the fence of the last poll has made every WRITE visible, and after the fence of this one.
+/// Starts the time that the peer has to do something.
+#[inline]
+fn start_timer(qp: &Qp, dev: &mut Device) {
+    match ack_timeout(qp.attr.timeout) {
+        Some(timeout) => dev.timers.after(qp.slot, timeout),
+        None => dev.timers.clear(qp.slot),
+    }
+}
+
+/// Completes, in order, what the peer has taken and what was executed, after a fence has made every
+/// WRITE visible.
+#[inline]
 fn settle<M: Memory, C: CqSink>(
     qp: &mut Qp,
     dev: &mut Device,
     io: &mut Io<'_, M, C>,
     peers: &mut impl LocalPeer,
-    link: LinkId,
+    taken: u64,
 ) {
-    let taken = peers.consumed(link);
     while let Some(wqe) = qp.sq.head() {
         match wqe.stage {
             Stage::Done => {}
@@ -158,6 +187,7 @@ fn settle<M: Memory, C: CqSink>(
     }
 }
 
+#[inline]
 fn complete<M, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &mut Io<'_, M, C>) {
     if let Some(wqe) = qp.sq.head().filter(|wqe| wqe.stage == Stage::Started) {
         qp.requester.una = wqe.first_psn.plus(1);
@@ -165,19 +195,24 @@ fn complete<M, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &mut Io<'_, M, C>) 
     }
     qp.complete_send(dev, io.cq, WcStatus::Success);
     qp.local.progress = true;
-    qp.requester.refill(&qp.attr);
 }
 
 /// Judges a deadline that has come.
+#[cold]
 fn deadline<M: Memory, C: CqSink>(
     qp: &mut Qp,
     dev: &mut Device,
     io: &mut Io<'_, M, C>,
     peers: &mut impl LocalPeer,
+    link: LinkId,
 ) {
-    if !qp.transport().is_reliable() || !qp.local.take_lapse() {
+    if !qp.transport().is_reliable() {
         return;
     }
+    qp.local.lapsed = false;
+    // The fence of the last poll has made every WRITE visible.
+    let taken = peers.consumed(link);
+    settle(qp, dev, io, peers, taken);
     if core::mem::take(&mut qp.requester.rnr_wait) || qp.local.progress || qp.sq.is_empty() {
         return;
     }
@@ -185,7 +220,22 @@ fn deadline<M: Memory, C: CqSink>(
     retry(qp, dev, io, peers);
 }
 
+/// Whether a wait for a receive is over: the peer asked for patience until there is one.
+#[cold]
+fn receive_has_come(qp: &mut Qp, dev: &mut Device, peers: &impl LocalPeer, link: LinkId) -> bool {
+    let has_come = match peers.target(link, qp.attr.dest_qpn) {
+        Target::Qp(page) => credits(qp, &page).is_some_and(|credits| credits > 0),
+        Target::Absent | Target::Gone => false,
+    };
+    if has_come {
+        qp.requester.rnr_wait = false;
+        dev.timers.clear(qp.slot);
+    }
+    has_come
+}
+
 /// The peer was silent, or takes messages in another order than they come.
+#[cold]
 fn retry<M: Memory, C: CqSink>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -198,6 +248,7 @@ fn retry<M: Memory, C: CqSink>(
     }
 }
 
+#[cold]
 fn give_up<M: Memory, C: CqSink>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -209,6 +260,7 @@ fn give_up<M: Memory, C: CqSink>(
 }
 
 /// Fails the oldest request. Peers know before the consumer does.
+#[cold]
 fn fail<M: Memory, C: CqSink>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -226,70 +278,9 @@ fn fail<M: Memory, C: CqSink>(
     qp.fail_send(dev, io.cq, status);
 }
 
-/// Works on the request at the cursor.
-fn step<M: Memory, C: CqSink>(
-    qp: &mut Qp,
-    dev: &mut Device,
-    io: &mut Io<'_, M, C>,
-    peers: &mut impl LocalPeer,
-    link: LinkId,
-) -> Step {
-    let Some(&wqe) = qp.sq.next() else { return Step::Wait };
-    match wqe.stage {
-        // Executed before a message in front of it was refused.
-        Stage::Done => return Step::Passed,
-        Stage::Failed(_) => return Step::Wait,
-        Stage::Posted if qp.state() != QpState::Rts => return Step::Wait,
-        Stage::Posted | Stage::Started => {}
-    }
-    if wqe.op.is_local() {
-        return match requester::run_local(qp, io.mem, &wqe) {
-            Gate::Passed => Step::Next,
-            Gate::Open | Gate::Shut | Gate::Failed(_) => Step::Wait,
-        };
-    }
-    let page = match peers.target(link, qp.attr.dest_qpn) {
-        Target::Qp(page) if listens(qp, &page) => page,
-        Target::Gone if qp.transport().is_reliable() => return Step::Gone,
-        Target::Qp(_) | Target::Absent | Target::Gone => return silence(qp),
-    };
-    let mut turn = Attempt { dev, now: io.now, mem: io.mem, peers, link, page };
-    match wqe.op {
-        SendOp::Send => turn.message(qp, &wqe, RecordKind::Send, None),
-        SendOp::SendImm(imm) => turn.message(qp, &wqe, RecordKind::Send, Some(imm)),
-        SendOp::SendInvalidate(key) => {
-            turn.message(qp, &wqe, RecordKind::SendInvalidate(key), None)
-        }
-        SendOp::Write(at) => turn.write(qp, &wqe, at),
-        SendOp::WriteImm(at, imm) => turn.write_imm(qp, &wqe, at, imm),
-        SendOp::Read(at) => turn.read(qp, &wqe, at),
-        SendOp::CompareSwap { at, compare, swap } => {
-            turn.atomic(qp, &wqe, at, AtomicOp::CompareSwap { compare, swap })
-        }
-        SendOp::FetchAdd { at, add } => turn.atomic(qp, &wqe, at, AtomicOp::FetchAdd(add)),
-        SendOp::BindWindow(_) | SendOp::LocalInvalidate(_) => Step::Wait,
-    }
-}
-
-/// Whether the target takes requests from this queue pair: what a packet would have to find.
-fn listens(qp: &Qp, page: &PublishedQp) -> bool {
-    page.state.receives_packets() && page.peer == qp.qpn && page.rq_psn == qp.attr.sq_psn
-}
-
-/// Nobody is there to answer: a reliable request waits for its deadline, another one is lost.
-fn silence(qp: &mut Qp) -> Step {
-    if qp.transport().is_reliable() { Step::Wait } else { done(qp) }
-}
-
-fn has_credit(qp: &Qp, peers: &impl LocalPeer, link: LinkId) -> bool {
-    match peers.target(link, qp.attr.dest_qpn) {
-        Target::Qp(page) => credits(qp, &page).is_some_and(|credits| credits > 0),
-        Target::Absent | Target::Gone => false,
-    }
-}
-
 /// The target refused the message `seq`: everything before it was taken, and it and everything
 /// behind it is to be pushed again, or fails.
+#[cold]
 pub(super) fn refused<M: Memory, C: CqSink, P: LocalPeer>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -305,7 +296,7 @@ pub(super) fn refused<M: Memory, C: CqSink, P: LocalPeer>(
         Syndrome::Ack { .. } => return,
         Syndrome::Rnr { timer } => {
             qp.local.window = 1;
-            return wait_for_receive(qp, dev, io.now, timer);
+            return wait_for_receive(qp, dev, timer);
         }
         Syndrome::Nak(NakCode::PsnSequenceError) => {
             dev.counters.packet_seq_err += 1;
@@ -319,6 +310,7 @@ pub(super) fn refused<M: Memory, C: CqSink, P: LocalPeer>(
 }
 
 /// The target could not read the message `seq` from this side's memory.
+#[cold]
 pub(super) fn source_fault<M: Memory, C: CqSink, P: LocalPeer>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -333,6 +325,7 @@ pub(super) fn source_fault<M: Memory, C: CqSink, P: LocalPeer>(
 
 /// Completes what was pushed before the message `seq`, which becomes the oldest request and the one
 /// at the cursor. False: no such message is outstanding, the answer is late.
+#[cold]
 fn go_back_to<M: Memory, C: CqSink>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -352,14 +345,15 @@ fn go_back_to<M: Memory, C: CqSink>(
     qp.local.unsure = 0;
     qp.local.question = None;
     dev.timers.clear(qp.slot);
-    dev.ready.push(qp.slot);
+    dev.local.push(qp.slot);
     true
 }
 
 /// The peer is dead: a reliable connection fails, an unreliable one loses what it sends.
+#[cold]
 pub(crate) fn link_down(qp: &mut Qp, dev: &mut Device, cq: &mut impl CqSink) {
     if !qp.transport().is_reliable() {
-        dev.ready.push(qp.slot);
+        dev.local.push(qp.slot);
     } else if qp.sq.is_empty() {
         // No completion can tell.
         let event = AsyncEvent::QpFatal(qp.qpn);

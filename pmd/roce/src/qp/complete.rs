@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, Qpn, Rkey, WrId};
 use crate::sink::CqSink;
-use crate::work::{Completion, Imm, SendOp, WcOpcode, WcStatus};
+use crate::work::{Completion, Imm, WcOpcode, WcStatus};
 
 /// What there is to say about a message that arrived.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,7 @@ impl Received {
 
 impl Qp {
     /// Completes the oldest send request. One that succeeds unsignalled leaves no completion.
+    #[inline]
     pub(crate) fn complete_send(
         &mut self,
         dev: &mut Device,
@@ -46,17 +47,14 @@ impl Qp {
         if self.sq.next_is_head() {
             self.requester.packet = 0;
         }
-        let Some(wqe) = self.sq.retire() else { return };
-        if status == WcStatus::Success && !wqe.is_signaled() {
-            return;
+        let Some(wqe) = self.sq.head() else { return };
+        if status != WcStatus::Success || wqe.is_signaled() {
+            let byte_len = if wqe.is_read_or_atomic() { wqe.len } else { 0 };
+            let what = Received::new(wqe.op.wc_opcode(), byte_len);
+            let completion = self.completion(wqe.wr_id, status, what);
+            self.push_send(dev, cq, completion);
         }
-        let byte_len = match wqe.op {
-            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => wqe.len,
-            _ => 0,
-        };
-        let what = Received::new(wqe.op.wc_opcode(), byte_len);
-        let completion = self.completion(wqe.wr_id, status, what);
-        self.push_send(dev, cq, completion);
+        self.sq.retire();
     }
 
     /// Fails the oldest send request, and with it the send queue: UC and UD fall into SQE and go on
@@ -74,6 +72,7 @@ impl Qp {
     }
 
     /// Completes the open receive with the message it holds.
+    #[inline]
     pub(crate) fn complete_receive(
         &mut self,
         dev: &mut Device,
@@ -93,6 +92,7 @@ impl Qp {
         self.end_receive(dev, cq, status, Received::new(WcOpcode::Recv, 0));
     }
 
+    #[inline]
     fn end_receive(
         &mut self,
         dev: &mut Device,
@@ -108,6 +108,7 @@ impl Qp {
 
     /// Falls into Error: both queues are flushed in order, and `event` is raised unless the
     /// completions say it all. The last answers to the peer are still sent.
+    #[cold]
     pub(crate) fn enter_error(
         &mut self,
         dev: &mut Device,
@@ -134,6 +135,7 @@ impl Qp {
 
     /// Completes as flushed what the state says must not run: after a fall, and whatever is posted
     /// afterwards.
+    #[inline]
     pub(crate) fn flush(&mut self, dev: &mut Device, cq: &mut impl CqSink) {
         if self.state().flushes_sends() {
             self.flush_sends(dev, cq);
@@ -155,6 +157,7 @@ impl Qp {
     }
 
     /// SQD: raises the event that was asked for once nothing that was started is in flight.
+    #[inline]
     pub(crate) fn note_drained(&mut self, dev: &mut Device) {
         if self.notify_drained && self.state() == QpState::Sqd && self.sq.is_drained() {
             self.notify_drained = false;
@@ -162,6 +165,7 @@ impl Qp {
         }
     }
 
+    #[inline]
     fn completion(&self, wr_id: WrId, status: WcStatus, what: Received) -> Completion {
         Completion {
             wr_id,
@@ -177,6 +181,7 @@ impl Qp {
         }
     }
 
+    #[inline]
     fn push_send(&mut self, dev: &mut Device, cq: &mut impl CqSink, completion: Completion) {
         if !self.send_cq_lost && cq.push(self.init.send_cq, completion).is_err() {
             self.send_cq_lost = true;
@@ -184,6 +189,7 @@ impl Qp {
         }
     }
 
+    #[inline]
     fn push_receive(
         &mut self,
         dev: &mut Device,

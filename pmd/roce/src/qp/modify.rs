@@ -102,16 +102,17 @@ pub(crate) fn apply<M, C: CqSink>(
     }
     match to {
         QpState::Reset => {
+            dev.dismiss(qp);
             qp.reset();
-            dev.timers.clear(qp.slot);
-            dev.ready.remove(qp.slot);
-            dev.acks.remove(qp.slot);
         }
         QpState::Error => qp.enter_error(dev, io.cq, None),
         QpState::Rtr => {
             aim(qp, dev);
             qp.responder.begin(qp.attr.rq_psn);
             qp.local = Local::new(qp.attr.rq_psn);
+            if let Some(link) = qp.attr.av.link {
+                qp.local.lane = dev.lanes.join(link, qp.sq.capacity());
+            }
             qp.enter(to);
         }
         QpState::Rts => {
@@ -119,7 +120,7 @@ pub(crate) fn apply<M, C: CqSink>(
                 qp.requester.begin(&qp.attr);
             }
             qp.enter(to);
-            dev.ready.push(qp.slot);
+            dev.wake(qp);
         }
         QpState::Sqd => {
             qp.notify_drained =

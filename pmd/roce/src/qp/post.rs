@@ -8,6 +8,7 @@ use crate::limits::MAX_MESSAGE;
 use crate::work::{Data, RecvWr, SendFlags, SendOp, SendWr};
 
 /// Appends a send request, or refuses it with nothing changed.
+#[inline]
 pub(crate) fn send(qp: &mut Qp, dev: &mut Device, wr: &SendWr<'_>) -> Result<(), PostSendError> {
     if qp.transport() == Transport::XrcTgt {
         return Err(PostSendError::Operation("an XRC target has no send queue"));
@@ -26,12 +27,13 @@ pub(crate) fn send(qp: &mut Qp, dev: &mut Device, wr: &SendWr<'_>) -> Result<(),
     qp.sq.post(wr, len, flags);
     // In SQD it waits; in SQE and Error its turn is to be flushed.
     if qp.state() != QpState::Sqd {
-        dev.ready.push(qp.slot);
+        dev.wake(qp);
     }
     Ok(())
 }
 
 /// Appends a receive, or refuses it with nothing changed.
+#[inline]
 pub(crate) fn recv(qp: &mut Qp, dev: &mut Device, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
     if qp.init.srq.is_some() || matches!(qp.transport(), Transport::XrcIni | Transport::XrcTgt) {
         return Err(PostRecvError::NoQueue);
@@ -42,15 +44,16 @@ pub(crate) fn recv(qp: &mut Qp, dev: &mut Device, wr: &RecvWr<'_>) -> Result<(),
     qp.rq.post(wr)?;
     if qp.is_local() {
         // Peers on the same host see a receive more.
-        dev.pages.touch(qp.slot);
+        dev.pages.touch_receives(qp.slot);
     }
     if qp.state() == QpState::Error {
-        dev.ready.push(qp.slot);
+        dev.wake(qp);
     }
     Ok(())
 }
 
 /// Operations per transport, as the table in ibv_post_send(3).
+#[inline]
 fn operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostSendError> {
     let refuse = |why| Err(PostSendError::Operation(why));
     match qp.transport() {
@@ -77,6 +80,7 @@ fn operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostSendError> {
 }
 
 /// Message bytes, within what the queue and the transport take.
+#[inline]
 fn length(qp: &Qp, dev: &Device, wr: &SendWr<'_>) -> Result<u32, PostSendError> {
     let len = match wr.data {
         Data::Sges(sges) => {
@@ -110,6 +114,7 @@ fn length(qp: &Qp, dev: &Device, wr: &SendWr<'_>) -> Result<u32, PostSendError> 
     u32::try_from(len).ok().filter(|len| *len <= max).ok_or(PostSendError::TooLong { len, max })
 }
 
+#[inline]
 fn destination(qp: &Qp, dev: &Device, wr: &SendWr<'_>) -> Result<(), PostSendError> {
     let refuse = |why| Err(PostSendError::Destination(why));
     match qp.transport() {

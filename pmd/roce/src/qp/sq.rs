@@ -26,26 +26,32 @@ pub(crate) enum Stage {
     Failed(WcStatus),
 }
 
-/// A posted send request.
+/// A posted send request. All that a SEND, WRITE or READ of a connection needs lies in its first
+/// cache line.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct SendWqe {
     pub(crate) wr_id: WrId,
-    pub(crate) op: SendOp,
-    pub(crate) flags: SendFlags,
-    pub(crate) stage: Stage,
+    /// Local path: the ring position that proves that the peer has taken the message.
+    pub(crate) position: u64,
     /// Message bytes.
     pub(crate) len: u32,
     /// PSN of the first packet; from [`Stage::Started`] on.
     pub(crate) first_psn: Psn,
     /// PSNs taken, by the request and by the answer to a READ; from [`Stage::Started`] on.
     pub(crate) packets: u32,
-    /// Local path: the ring position that proves that the peer has taken the message.
-    pub(crate) position: u64,
-    pub(crate) to: Option<Datagram>,
-    pub(crate) srqn: Option<Srqn>,
-    sges: usize,
+    pub(crate) flags: SendFlags,
+    pub(crate) stage: Stage,
+    sges: u8,
     inline: bool,
+    pub(crate) op: SendOp,
+    /// UD only: what an earlier request left here means nothing to a connection.
+    pub(crate) to: Option<Datagram>,
+    /// XRC only, as well.
+    pub(crate) srqn: Option<Srqn>,
 }
+
+const _: () = assert!(size_of::<SendWqe>() == 128 && core::mem::offset_of!(SendWqe, op) == 40);
 
 impl SendWqe {
     const EMPTY: Self = Self {
@@ -64,16 +70,19 @@ impl SendWqe {
     };
 
     /// One past the last PSN.
+    #[inline]
     pub(crate) const fn end_psn(&self) -> Psn {
         self.first_psn.plus(self.packets)
     }
 
     /// Whether only a response with data completes it.
+    #[inline]
     pub(crate) const fn is_read_or_atomic(&self) -> bool {
         self.op.is_read_or_atomic()
     }
 
     /// Whether its completion is to be seen even when all went well.
+    #[inline]
     pub(crate) const fn is_signaled(&self) -> bool {
         self.flags.contains(SendFlags::SIGNALED)
     }
@@ -81,6 +90,7 @@ impl SendWqe {
 
 impl SendOp {
     /// What its completion says.
+    #[inline]
     pub(crate) const fn wc_opcode(&self) -> WcOpcode {
         match self {
             Self::Send | Self::SendImm(_) | Self::SendInvalidate(_) => WcOpcode::Send,
@@ -99,6 +109,7 @@ impl SendOp {
     }
 
     /// Whether it is carried out by this side alone.
+    #[inline]
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, Self::BindWindow(_) | Self::LocalInvalidate(_))
     }
@@ -137,88 +148,118 @@ impl SendQueue {
     }
 
     /// Requests that can be posted.
+    #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.wqes.len()
     }
 
     /// Requests without completion.
+    #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
+    #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.len() as usize == self.capacity()
     }
 
     /// Whether a request waits for its packets to be sent, or sent again.
+    #[inline]
     pub(crate) fn has_next(&self) -> bool {
         self.next != self.tail
     }
 
     /// Whether the request to send next is also the oldest.
+    #[inline]
     pub(crate) fn next_is_head(&self) -> bool {
         self.next == self.head
     }
 
     /// Whether nothing that was started waits for its completion.
+    #[inline]
     pub(crate) fn is_drained(&self) -> bool {
         self.head().is_none_or(|wqe| wqe.stage == Stage::Posted)
     }
 
     /// Appends a request; `len` is its message length and `flags` what holds for it.
+    #[inline]
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, len: u32, flags: SendFlags) {
         debug_assert!(!self.is_full());
         let index = self.index(self.tail);
         let (sges, inline) = match wr.data {
             Data::Sges(sges) => {
-                let at = index * self.max_sge;
-                self.sges[at..at + sges.len()].copy_from_slice(sges);
-                (sges.len(), false)
+                self.put_sges(index, sges);
+                #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SGE")]
+                let count = sges.len() as u8;
+                (count, false)
             }
             Data::Inline(pieces) => {
-                let mut at = index * self.max_inline;
-                for piece in pieces {
-                    self.inline[at..at + piece.len()].copy_from_slice(piece);
-                    at += piece.len();
-                }
+                self.put_inline(index, pieces);
                 (0, true)
             }
         };
-        self.wqes[index] = SendWqe {
-            wr_id: wr.wr_id,
-            op: wr.op,
-            flags,
-            len,
-            to: wr.to,
-            srqn: wr.srqn,
-            sges,
-            inline,
-            ..SendWqe::EMPTY
-        };
+        let wqe = &mut self.wqes[index];
+        wqe.wr_id = wr.wr_id;
+        wqe.len = len;
+        wqe.flags = flags;
+        wqe.stage = Stage::Posted;
+        wqe.sges = sges;
+        wqe.inline = inline;
+        wqe.op = wr.op;
+        // What only some transports have lies in a line of its own.
+        if wr.to.is_some() {
+            wqe.to = wr.to;
+        }
+        if wr.srqn.is_some() {
+            wqe.srqn = wr.srqn;
+        }
         self.tail = self.tail.wrapping_add(1);
     }
 
+    #[inline]
+    fn put_sges(&mut self, index: usize, sges: &[Sge]) {
+        let at = index * self.max_sge;
+        match sges {
+            [only] => self.sges[at] = *only,
+            several => self.sges[at..at + several.len()].copy_from_slice(several),
+        }
+    }
+
+    fn put_inline(&mut self, index: usize, pieces: &[&[u8]]) {
+        let mut at = index * self.max_inline;
+        for piece in pieces {
+            self.inline[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+    }
+
     /// The oldest request without completion.
+    #[inline]
     pub(crate) fn head(&self) -> Option<&SendWqe> {
         (!self.is_empty()).then(|| &self.wqes[self.index(self.head)])
     }
 
     /// The request whose packets are sent next.
+    #[inline]
     pub(crate) fn next(&self) -> Option<&SendWqe> {
         self.has_next().then(|| &self.wqes[self.index(self.next)])
     }
 
     /// The same, to be changed.
+    #[inline]
     pub(crate) fn next_mut(&mut self) -> Option<&mut SendWqe> {
         let index = self.has_next().then(|| self.index(self.next))?;
         Some(&mut self.wqes[index])
     }
 
     /// Goes on to the following request.
+    #[inline]
     pub(crate) fn advance(&mut self) {
         debug_assert!(self.has_next());
         self.next = self.next.wrapping_add(1);
@@ -229,14 +270,14 @@ impl SendQueue {
         self.next = self.head;
     }
 
-    /// Takes the oldest request out.
-    pub(crate) fn retire(&mut self) -> Option<SendWqe> {
-        let wqe = *self.head()?;
+    /// Takes the oldest request out, which there is.
+    #[inline]
+    pub(crate) fn retire(&mut self) {
+        debug_assert!(!self.is_empty());
         if self.next_is_head() {
             self.next = self.next.wrapping_add(1);
         }
         self.head = self.head.wrapping_add(1);
-        Some(wqe)
     }
 
     /// The requests before `next`: sent, and not gone back to.
@@ -246,6 +287,7 @@ impl SendQueue {
     }
 
     /// The bytes of the request `next`.
+    #[inline]
     pub(crate) fn next_source(&self) -> Source<'_> {
         self.source(self.next)
     }
@@ -270,6 +312,7 @@ impl SendQueue {
         size_of_val(&*self.wqes) + size_of_val(&*self.sges) + self.inline.len()
     }
 
+    #[inline]
     fn source(&self, counter: u32) -> Source<'_> {
         let index = self.index(counter);
         let wqe = &self.wqes[index];
@@ -278,10 +321,11 @@ impl SendQueue {
             Source::Inline(&self.inline[at..at + wqe.len as usize])
         } else {
             let at = index * self.max_sge;
-            Source::Sges(&self.sges[at..at + wqe.sges])
+            Source::Sges(&self.sges[at..at + usize::from(wqe.sges)])
         }
     }
 
+    #[inline]
     fn index(&self, counter: u32) -> usize {
         counter as usize & (self.wqes.len() - 1)
     }

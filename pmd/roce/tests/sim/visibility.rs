@@ -30,6 +30,10 @@ impl LocalPeer for Pages<'_> {
         Target::Absent
     }
 
+    fn glance(&self, _: LinkId, _: Qpn) -> Option<u64> {
+        None
+    }
+
     fn write(
         &mut self,
         _: LinkId,
@@ -73,6 +77,8 @@ impl LocalPeer for Pages<'_> {
     fn show(&mut self, _: Qpn, qp: Option<&PublishedQp>) {
         self.0.borrow_mut().extend(qp.map(|page| Seen::Page(page.state)));
     }
+
+    fn show_receives(&mut self, _: Qpn, _: Psn, _: u32) {}
 
     fn publish(&mut self) {}
 

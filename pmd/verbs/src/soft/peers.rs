@@ -69,6 +69,7 @@ impl Peers {
         self.asleep
     }
 
+    #[inline]
     fn answering(&mut self) -> Option<Answering<'_>> {
         self.links.as_mut().map(Answering)
     }
@@ -124,19 +125,23 @@ struct Answering<'a>(&'a mut shm::Links);
 struct Bytes<'a, 'b>(&'a mut shm::Payload<'b>);
 
 impl Arrived for Bytes<'_, '_> {
+    #[inline]
     fn is_borrowed(&self) -> bool {
         self.0.is_borrowed()
     }
 
+    #[inline]
     fn copy_to(&mut self, pd: PdId, offset: u32, sge: &Sge) -> Result<(), LocalFault> {
         self.0.copy_to(pd.0, offset, &element(sge)).map_err(fault)
     }
 }
 
+#[inline]
 fn element(sge: &Sge) -> shm::Sge {
     shm::Sge { addr: sge.addr, len: sge.len, lkey: sge.lkey.0 }
 }
 
+#[inline]
 fn fault(fault: shm::MemoryFault) -> LocalFault {
     match fault {
         shm::MemoryFault::Local => LocalFault::Local,
@@ -147,6 +152,7 @@ fn fault(fault: shm::MemoryFault) -> LocalFault {
     }
 }
 
+#[inline]
 fn remote((pd, qpn): (PdId, Qpn), at: RemoteAddr) -> shm::Remote {
     shm::Remote { addr: at.addr, rkey: at.rkey.0, pd: pd.0, qpn: qpn.value() }
 }
@@ -185,6 +191,7 @@ fn target(links: &shm::Links, link: LinkId, qpn: Qpn) -> Target {
     }
 }
 
+#[inline]
 fn to_wire(record: &Record) -> shm::Record {
     shm::Record {
         kind: match record.kind {
@@ -216,6 +223,7 @@ fn to_wire(record: &Record) -> shm::Record {
     }
 }
 
+#[inline]
 fn from_wire(record: &shm::Record) -> Record {
     Record {
         kind: match record.kind {
@@ -248,13 +256,16 @@ fn from_wire(record: &shm::Record) -> Record {
 }
 
 /// Has `act` use a source in the wire's own types.
+#[inline]
 fn with_source<R>(source: Source<'_>, act: impl FnOnce(shm::Source<'_>) -> R) -> R {
     match source {
+        Source::Sges([only]) => act(shm::Source::Sges(&[element(only)])),
         Source::Inline(bytes) => act(shm::Source::Inline(bytes)),
         Source::Sges(sges) => with_elements(sges, |elements| act(shm::Source::Sges(elements))),
     }
 }
 
+#[inline(never)]
 fn with_elements<R>(sges: &[Sge], act: impl FnOnce(&[shm::Sge]) -> R) -> R {
     let mut elements = [shm::Sge { addr: 0, len: 0, lkey: 0 }; MAX_SGE];
     let count = sges.len().min(MAX_SGE);
@@ -269,6 +280,12 @@ impl LocalPeer for Answering<'_> {
         target(self.0, link, qpn)
     }
 
+    #[inline]
+    fn glance(&self, link: LinkId, qpn: Qpn) -> Option<u64> {
+        self.0.glance(link.0, qpn.value())
+    }
+
+    #[inline]
     fn write(
         &mut self,
         link: LinkId,
@@ -281,6 +298,7 @@ impl LocalPeer for Answering<'_> {
             .map_err(fault)
     }
 
+    #[inline]
     fn read(
         &mut self,
         link: LinkId,
@@ -289,8 +307,12 @@ impl LocalPeer for Answering<'_> {
         target: (PdId, Qpn),
         from: RemoteAddr,
     ) -> Result<(), LocalFault> {
-        with_elements(into, |into| self.0.read(link.0, pd.0, into, &remote(target, from)))
-            .map_err(fault)
+        let from = remote(target, from);
+        let outcome = match into {
+            [only] => self.0.read(link.0, pd.0, &[element(only)], &from),
+            several => with_elements(several, |into| self.0.read(link.0, pd.0, into, &from)),
+        };
+        outcome.map_err(fault)
     }
 
     fn atomic(
@@ -307,6 +329,7 @@ impl LocalPeer for Answering<'_> {
         self.0.atomic(link.0, &remote(target, at), op).map_err(fault)
     }
 
+    #[inline]
     fn push(&mut self, link: LinkId, pd: PdId, record: &Record, payload: Source<'_>) -> Push {
         let pushed =
             with_source(payload, |payload| self.0.push(link.0, pd.0, &to_wire(record), payload));
@@ -318,6 +341,7 @@ impl LocalPeer for Answering<'_> {
         }
     }
 
+    #[inline]
     fn consumed(&self, link: LinkId) -> u64 {
         self.0.consumed(link.0)
     }
@@ -328,10 +352,17 @@ impl LocalPeer for Answering<'_> {
         debug_assert!(shown, "the page has a slot for every queue pair of the engine");
     }
 
+    #[inline]
+    fn show_receives(&mut self, qpn: Qpn, rq_psn: Psn, posted: u32) {
+        self.0.show_receives(qpn.value(), rq_psn.value(), posted);
+    }
+
+    #[inline]
     fn publish(&mut self) {
         self.0.publish();
     }
 
+    #[inline]
     fn fence(&mut self) {
         self.0.fence();
     }
@@ -342,6 +373,12 @@ impl LocalPeer for Peers {
         self.links.as_ref().map_or(Target::Gone, |links| target(links, link, qpn))
     }
 
+    #[inline]
+    fn glance(&self, link: LinkId, qpn: Qpn) -> Option<u64> {
+        self.links.as_ref()?.glance(link.0, qpn.value())
+    }
+
+    #[inline]
     fn write(
         &mut self,
         link: LinkId,
@@ -354,6 +391,7 @@ impl LocalPeer for Peers {
             .map_or(Err(LocalFault::Gone), |mut links| links.write(link, pd, from, target, to))
     }
 
+    #[inline]
     fn read(
         &mut self,
         link: LinkId,
@@ -377,10 +415,12 @@ impl LocalPeer for Peers {
             .map_or(Err(LocalFault::Gone), |mut links| links.atomic(link, target, at, op))
     }
 
+    #[inline]
     fn push(&mut self, link: LinkId, pd: PdId, record: &Record, payload: Source<'_>) -> Push {
         self.answering().map_or(Push::Gone, |mut links| links.push(link, pd, record, payload))
     }
 
+    #[inline]
     fn consumed(&self, link: LinkId) -> u64 {
         self.links.as_ref().map_or(0, |links| links.consumed(link.0))
     }
@@ -391,12 +431,21 @@ impl LocalPeer for Peers {
         }
     }
 
+    #[inline]
+    fn show_receives(&mut self, qpn: Qpn, rq_psn: Psn, posted: u32) {
+        if let Some(mut links) = self.answering() {
+            links.show_receives(qpn, rq_psn, posted);
+        }
+    }
+
+    #[inline]
     fn publish(&mut self) {
         if let Some(mut links) = self.answering() {
             links.publish();
         }
     }
 
+    #[inline]
     fn fence(&mut self) {
         if let Some(mut links) = self.answering() {
             links.fence();

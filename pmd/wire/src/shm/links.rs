@@ -295,6 +295,18 @@ impl Links {
         }
     }
 
+    /// A number that changes whenever the target's page does, its receives apart; `None` when the link is down.
+    #[inline]
+    pub fn glance(&self, link: u32, qpn: u32) -> Option<u64> {
+        self.link(link).map(|link| link.out.page.glance(qpn))
+    }
+
+    /// Shows that one of this lcore's queue pairs has posted receives. Nothing else of its page, which is shown, has changed.
+    #[inline]
+    pub fn show_receives(&mut self, qpn: u32, rq_psn: u32, posted: u32) {
+        self.page.show_receives(qpn, rq_psn, posted);
+    }
+
     // Records ---------------------------------------------------------------------------------
 
     /// Appends a record to the ring toward the peer; visible after [`publish`](Self::publish).

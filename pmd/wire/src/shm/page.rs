@@ -158,6 +158,16 @@ impl Page {
         true
     }
 
+    /// Shows how many receives a queue pair has posted, which moves all the time.
+    #[inline]
+    pub(crate) fn show_receives(&self, qpn: u32, rq_psn: u32, posted: u32) {
+        let slot = slot_of(qpn);
+        if slot < self.slots {
+            let word = u64::from(rq_psn) << 32 | u64::from(posted);
+            self.words.at(slot as usize * 8 + 2).store(word, Ordering::Release);
+        }
+    }
+
     /// Shows nothing any more.
     pub(crate) fn clear(&self) {
         for slot in 0..self.slots as usize {
@@ -178,6 +188,13 @@ impl PeerPage {
     pub(crate) fn new(segment: &Arc<Segment>) -> Result<Self, pmd_mem::AccessError> {
         let slots = slots(segment.len());
         Ok(Self { words: PeerWords::new(segment, SLOTS_AT, slots as usize * 8)?, slots })
+    }
+
+    /// The word that changes with all that is shown of a queue pair, its receives apart; 0 beyond the page.
+    #[inline]
+    pub(crate) fn glance(&self, qpn: u32) -> u64 {
+        let slot = slot_of(qpn);
+        if slot < self.slots { self.words.load(slot as usize * 8, Ordering::Acquire) } else { 0 }
     }
 
     /// The queue pair with this number, if it exists now.
@@ -274,6 +291,19 @@ mod tests {
         assert_eq!(peer.look(1), None, "a state that does not exist");
         first.store(6 << 48 | 1, Ordering::Relaxed);
         assert_eq!(peer.look(1).unwrap().state, 6);
+    }
+
+    /// Receives are counted without a change that a glance would notice; anything else is noticed.
+    #[test]
+    fn a_glance_notices_all_but_receives() {
+        let (own, peer, _segment) = page(64);
+        own.show(0x02_0005, Some(&qp(3)));
+        let seen = peer.glance(0x02_0005);
+        own.show_receives(0x02_0005, 0x8001_0000, 77);
+        assert_eq!(peer.look(0x02_0005), Some(ShownQp { posted: Some(77), ..qp(3) }));
+        assert_eq!(peer.glance(0x02_0005), seen);
+        own.show(0x02_0005, Some(&ShownQp { max_dest_rd_atomic: 1, ..qp(3) }));
+        assert_ne!(peer.glance(0x02_0005), seen);
     }
 
     /// Two queue pairs take turns in one slot: a reader sees the one or the other, never a mixture.
