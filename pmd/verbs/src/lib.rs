@@ -45,7 +45,8 @@ pub use pmd_roce::work::{
     Access, Completion, Data, Imm, RecvWr, RemoteAddr, Sge, WcOpcode, WcStatus,
 };
 pub use qp::{
-    CreateQpError, DestroyQpError, JoinGroupError, ModifyQpError, PostListError, Qp, QpOptions,
+    CreateQpError, DestroyQpError, JoinGroupError, ModifyQpError, PostListError, PostRecvListError,
+    Qp, QpOptions,
 };
 pub use srq::{Srq, SrqOptions};
 pub use transport::{

@@ -43,6 +43,16 @@ pub struct PostListError {
     pub error: PostSendError,
 }
 
+/// A list of receives that stopped at one of them. The ones before it are posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("receive {posted} of the list: {error}")]
+pub struct PostRecvListError {
+    /// Receives that were posted; the index of the one that was not.
+    pub posted: usize,
+    /// Why it was not.
+    pub error: PostRecvError,
+}
+
 /// A queue pair of one service. Destroyed on drop, with everything outstanding on it.
 #[derive(Debug)]
 pub struct Qp<T: Service> {
@@ -182,6 +192,21 @@ impl<T: Receives> Qp<T> {
     /// [`PostRecvError`]; nothing was posted.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         self.pd.context().with(|core| core.engine.post_recv(self.qpn, wr))
+    }
+
+    /// Appends a list of receives.
+    ///
+    /// # Errors
+    /// [`PostRecvListError`] says how many were posted.
+    pub fn post_recv_list(&self, list: &[RecvWr<'_>]) -> Result<(), PostRecvListError> {
+        self.pd.context().with(|core| {
+            for (posted, wr) in list.iter().enumerate() {
+                core.engine
+                    .post_recv(self.qpn, wr)
+                    .map_err(|error| PostRecvListError { posted, error })?;
+            }
+            Ok(())
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use pmd_roce::work::RecvWr;
 
 use crate::cq::Cq;
 use crate::pd::Pd;
+use crate::qp::PostRecvListError;
 
 /// What a shared receive queue is created with.
 #[derive(Clone, Debug)]
@@ -53,6 +54,21 @@ impl Srq {
     /// [`PostRecvError`]; nothing was posted.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         self.inner.pd.context().with(|core| core.engine.post_srq_recv(self.inner.srqn, wr))
+    }
+
+    /// Appends a list of receives.
+    ///
+    /// # Errors
+    /// [`PostRecvListError`] says how many were posted.
+    pub fn post_recv_list(&self, list: &[RecvWr<'_>]) -> Result<(), PostRecvListError> {
+        self.inner.pd.context().with(|core| {
+            for (posted, wr) in list.iter().enumerate() {
+                core.engine
+                    .post_srq_recv(self.inner.srqn, wr)
+                    .map_err(|error| PostRecvListError { posted, error })?;
+            }
+            Ok(())
+        })
     }
 
     /// Arms the limit event: it fires once when fewer than `limit` requests are left; 0 disarms.

@@ -6,6 +6,7 @@
 
 mod channel;
 mod hello;
+mod path;
 
 pub use channel::{Channel, Connecting, FOREIGN, Listener, Message, channel_pair, connect, listen};
 pub use pmd_wire::shm::Nonce;

@@ -1,6 +1,6 @@
 //! From two hellos to a connected queue pair: INIT, RTR and RTS with what both sides can do.
 
-use pmd_roce::ids::{LinkId, PathMtu, Psn};
+use pmd_roce::ids::PathMtu;
 use pmd_roce::qp::attr::{AddressVector, QpAttr};
 use pmd_roce::qp::state::{AttrMask, QpState, Transport};
 use pmd_roce::work::Access;
@@ -36,79 +36,18 @@ impl Context {
             &init,
             AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
         )?;
-        let device = self.device();
-        let [a, b, c, d, e, f, g, _] = pmd_mem::os_entropy().to_ne_bytes();
-        let hello = Hello {
-            role: Role::Ask,
-            generation: u32::from_ne_bytes([a, b, c, d]),
-            transport: options.transport,
-            qpn: endpoint.qp.number(),
-            psn: Psn::new(u32::from_ne_bytes([e, f, g, 0])),
-            qkey: 0,
-            gid: device.gid(),
-            mtu: options.mtu.unwrap_or(PathMtu::B4096).min(device.mtu()),
-            responder_resources: options.rd_atomic,
-            initiator_depth: options.rd_atomic,
-            path: device.path(),
-            host: device.host(),
-            pid: std::process::id(),
-            nonce: device.nonce(),
-            private: Vec::new(),
-        };
+        let mut hello = self.hello(options.transport, endpoint.qp.number());
+        hello.mtu = options.mtu.unwrap_or(PathMtu::B4096).min(hello.mtu);
+        hello.responder_resources = options.rd_atomic;
+        hello.initiator_depth = options.rd_atomic;
         Ok(QueuePairPending { cx: self.clone(), options: *options, endpoint, hello })
     }
 }
 
 impl QueuePairPending {
-    /// Shared memory where both sides want it and it leads to the peer.
-    fn link(&self, peer: &Hello) -> Result<Option<LinkId>, ConnectError> {
-        let unreachable =
-            |reason: String| ConnectError::Unreachable { wire: "shared memory", reason };
-        match (self.hello.path, peer.path) {
-            (PathWish::SharedMemory, PathWish::Packets)
-            | (PathWish::Packets, PathWish::SharedMemory) => {
-                return Err(ConnectError::Mismatch {
-                    what: "wire",
-                    ours: name(self.hello.path).into(),
-                    theirs: name(peer.path).into(),
-                });
-            }
-            (PathWish::Packets, _) | (_, PathWish::Packets) => return Ok(None),
-            _ => {}
-        }
-        // The answer has settled it; an asking side that only may share still can fall back.
-        let required =
-            PathWish::SharedMemory == self.hello.path || PathWish::SharedMemory == peer.path;
-        if peer.host != self.hello.host {
-            return if required {
-                Err(unreachable(
-                    "the peer runs on another host or as another user; use wire = \"udp\"".into(),
-                ))
-            } else {
-                Ok(None)
-            };
-        }
-        // Without the device's own name, a process that sees another directory could be taken for one in ours: even this
-        // process itself, where both hold the same prefix.
-        let attached = match peer.nonce {
-            Some(_) => self.cx.with(|core| core.peers.attach(peer.gid, peer.qpn, peer.nonce)),
-            None => Err("the peer shares no memory".into()),
-        };
-        match attached {
-            Ok(link) => Ok(Some(link)),
-            Err(reason) if required => Err(unreachable(format!(
-                "{reason}; both processes need the same XDG_RUNTIME_DIR, or wire = \"udp\""
-            ))),
-            Err(reason) => {
-                tracing::debug!("no shared memory to {}: {reason}", peer.gid);
-                Ok(None)
-            }
-        }
-    }
-
-    fn to_rtr(&self, peer: &Hello, mtu: PathMtu, link: Option<LinkId>) -> Result<(), ConnectError> {
+    fn to_rtr(&self, peer: &Hello, mtu: PathMtu, av: AddressVector) -> Result<(), ConnectError> {
         let mut rtr = QpAttr::new(QpState::Rtr);
-        rtr.av = AddressVector { link, ..AddressVector::to(peer.gid) };
+        rtr.av = av;
         rtr.path_mtu = mtu;
         rtr.dest_qpn = peer.qpn;
         rtr.rq_psn = peer.psn;
@@ -140,14 +79,6 @@ impl QueuePairPending {
                 | AttrMask::RNR_RETRY;
         }
         self.endpoint.qp.modify(&rts, mask)
-    }
-}
-
-fn name(wish: PathWish) -> &'static str {
-    match wish {
-        PathWish::Any => "auto",
-        PathWish::Packets => "packets only",
-        PathWish::SharedMemory => "shared memory only",
     }
 }
 
@@ -183,16 +114,16 @@ impl Pending for QueuePairPending {
             return Err(mismatch("path MTU", self.hello.mtu.to_string(), peer.mtu.to_string()));
         }
         let mtu = self.hello.mtu.min(peer.mtu);
-        let link = self.link(&peer)?;
-        self.to_rtr(&peer, mtu, link)?;
+        let av = self.cx.path(&self.hello, &peer)?;
+        self.to_rtr(&peer, mtu, av)?;
         self.to_rts(&peer)?;
-        self.endpoint.connected(link.is_some());
+        self.endpoint.connected(av.link.is_some());
         if peer.role == Role::Ask {
             self.hello.role = Role::Answer;
             self.hello.generation = peer.generation;
             self.hello.mtu = mtu;
             self.hello.path =
-                if link.is_some() { PathWish::SharedMemory } else { PathWish::Packets };
+                if av.link.is_some() { PathWish::SharedMemory } else { PathWish::Packets };
         }
         Ok(peer.private)
     }
