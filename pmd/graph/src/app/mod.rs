@@ -8,7 +8,7 @@ mod pipeline;
 mod refusal;
 mod run_dir;
 mod several;
-mod signals;
+pub mod signals;
 mod single;
 mod stderr;
 

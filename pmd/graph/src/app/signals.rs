@@ -12,7 +12,10 @@ use signal_hook::flag;
 const TOLD_TWICE: i32 = 130;
 
 /// Becomes true with the first SIGINT or SIGTERM; the second ends the process at once.
-pub(super) fn interrupt() -> io::Result<Arc<AtomicBool>> {
+///
+/// # Errors
+/// When the system refuses a handler, sigaction(2).
+pub fn interrupt() -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // In this order: the first signal finds the flag still false.
@@ -23,7 +26,7 @@ pub(super) fn interrupt() -> io::Result<Arc<AtomicBool>> {
 }
 
 /// Asks the kernel to tell this process to end when the one that started it does, however that ends.
-pub(super) fn end_with_the_parent() {
+pub fn end_with_the_parent() {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
         tracing::warn!("this process may outlive the one that started it: {error}");
     }
