@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pmd_graph::app::{RunArgs, Sets};
 
+use crate::perf::PerfArgs;
+
 /// Kernel-bypass poll-mode RDMA pipelines.
 #[derive(Debug, Parser)]
 #[command(name = "spinwire", version, arg_required_else_help = true)]
@@ -27,6 +29,8 @@ pub(crate) enum Command {
     Devices(DevicesArgs),
     /// Hold a device against the specification
     Conformance(ConformanceArgs),
+    /// Measure bandwidth or latency of one operation, with the flags of perftest
+    Perf(PerfArgs),
 }
 
 /// `check`.

@@ -6,6 +6,8 @@
 mod cli;
 mod commands;
 mod conformance;
+mod device;
+mod perf;
 
 use std::process::ExitCode;
 
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => commands::plan::run(&registry, args),
         Command::Devices(args) => commands::devices::run(args),
         Command::Conformance(args) => commands::conformance::run(args),
+        Command::Perf(args) => Ok(perf::run(args)),
     };
     let exit = ended.unwrap_or_else(|error| {
         say(format_args!("error: {error:#}"));

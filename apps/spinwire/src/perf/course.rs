@@ -1,0 +1,474 @@
+//! From the command line to the result, for each of the parts that a process can play.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use pmd_graph::app::{Exit, print, say, signals};
+use pmd_lcore::{Clock, Topology};
+use pmd_observe::Verdict;
+use pmd_verbs::connect::channel_pair;
+use pmd_verbs::{Device, DeviceConfig, Disturb, OpenError, WireChoice};
+
+use super::args::{PerfArgs, Wire};
+use super::crew::Seats;
+use super::dialogue::{Dialogue, Place, VERSION, Welcome, Word};
+use super::faults::Faults;
+use super::limits::CONNECT;
+use super::params::Params;
+use super::placement::{Cpus, place};
+use super::probe;
+use super::refusal::Refusal;
+use super::report::{self, Row, Setting};
+use super::second::{self, Second};
+use super::session::{Counters, Session};
+use crate::device;
+
+/// What came out, good or bad.
+struct Outcome {
+    rows: Vec<Row>,
+    setting: Option<Setting>,
+    counters: Counters,
+    verdict: Verdict,
+    exit: Exit,
+}
+
+/// Runs the part of this process, prints the result, and says how it ended.
+pub(crate) fn run(args: &PerfArgs) -> Exit {
+    let (params, outcome) = match started(args) {
+        Ok(ended) => ended,
+        Err(refusal) => {
+            let params = Params::of(args, Vec::new()).ok();
+            return tell(args, params.as_ref(), &refusal);
+        }
+    };
+    let Some(params) = params else { return outcome.exit };
+    match show(args, &params, &outcome) {
+        Ok(()) => outcome.exit,
+        Err(error) => {
+            say(format_args!("error: cannot write the result: {error}"));
+            Exit::Failed
+        }
+    }
+}
+
+/// A run without a result.
+fn tell(args: &PerfArgs, params: Option<&Params>, refusal: &Refusal) -> Exit {
+    match refusal.exit {
+        Exit::Failed => say(&refusal.verdict),
+        _ => say(format_args!("error: {}", refusal.verdict.summary)),
+    }
+    if args.json && args.part.is_none() {
+        let object = match params {
+            Some(params) => {
+                report::object(params, None, None, &Counters::default(), &refusal.verdict)
+            }
+            None => serde_json::json!({ "ok": false, "op": args.test, "verdict": refusal.verdict }),
+        };
+        if let Err(error) = print(&format!("{object}\n")) {
+            say(format_args!("error: cannot write the result: {error}"));
+        }
+    }
+    refusal.exit
+}
+
+fn started(args: &PerfArgs) -> Result<(Option<Params>, Outcome), Refusal> {
+    let interrupt = signals::interrupt().map_err(|error| Refusal::local(error.to_string()))?;
+    if let Some(parent) = args.part {
+        signals::end_with_the_parent();
+        let outcome = serve_parent(args, second::call(parent)?, interrupt)?;
+        return Ok((None, outcome));
+    }
+    let faults = Faults::of(&args.faults).map_err(Refusal::usage)?;
+    let params = Params::of(args, faults.flips.clone()).map_err(Refusal::usage)?;
+    let topology = Topology::detect().map_err(|error| Refusal::local(error.to_string()))?;
+    let both_here = args.listen.is_none() && args.peer.is_none();
+    let cpus = place(args, &topology, both_here)?;
+    if let Some(text) = &args.listen {
+        let at = second::address(args, text)?;
+        let (params, outcome) =
+            serve_stranger(args, &cpus, &faults, second::wait(at, &interrupt)?, interrupt)?;
+        return Ok((Some(params), outcome));
+    }
+    let lead = Lead { args, params, cpus, faults, interrupt };
+    let (params, outcome) = if let Some(text) = &args.peer {
+        let dialogue = Dialogue::new(second::dial(second::address(args, text)?)?);
+        lead.with(dialogue, None)?
+    } else if args.processes == Some(1) {
+        lead.alone()?
+    } else {
+        let (mut second, dialogue) = Second::start(args.test)?;
+        let outcome = lead.with(dialogue, Some(2));
+        second.end();
+        outcome?
+    };
+    Ok((Some(params), outcome))
+}
+
+/// The device of this end.
+fn open(
+    name: &str,
+    wire: WireChoice,
+    lcores: u32,
+    faults: Vec<pmd_verbs::PlacedFault>,
+) -> Result<Device, Refusal> {
+    let config = device::config(name)
+        .map_err(|error| Refusal::usage(format!("--device {name}: {error}")))?;
+    let disturb = Disturb { faults, ..Disturb::default() };
+    Device::open(&DeviceConfig { wire, lcores, disturb, ..config }).map_err(|error| match error {
+        OpenError::NoPackets(_) | OpenError::Lcores(_) => Refusal::usage(error.to_string()),
+        error => Refusal::unfit(error.to_string()),
+    })
+}
+
+/// The client's part.
+struct Lead<'a> {
+    args: &'a PerfArgs,
+    params: Params,
+    cpus: Cpus,
+    faults: Faults,
+    interrupt: Arc<AtomicBool>,
+}
+
+impl Lead<'_> {
+    /// Against an end that is connected by a channel; `processes` of this machine, if it is known.
+    fn with(
+        mut self,
+        mut dialogue: Dialogue,
+        processes: Option<u8>,
+    ) -> Result<(Params, Outcome), Refusal> {
+        let before = self.probe(processes.is_some());
+        let device = open(
+            &self.args.device,
+            self.args.wire.into(),
+            self.params.lcores,
+            self.faults.at(false, false),
+        )?;
+        self.params.settle(device.mtu()).map_err(Refusal::usage)?;
+        let place = processes.map(|_| Place {
+            cpus: self.cpus.theirs.clone(),
+            shared: self.cpus.shared,
+            device: neighbour(&self.args.device),
+            wire: wire_name(self.args.wire).to_owned(),
+            faults: self.faults.frames.clone(),
+        });
+        dialogue.say(&Word::Welcome(Box::new(Welcome {
+            version: VERSION,
+            pid: std::process::id(),
+            params: self.params.clone(),
+            place,
+        })));
+        let Word::Accept { pid, cpus } = dialogue.wait(CONNECT)? else {
+            return Err(Refusal::usage(format!(
+                "{} is of another version: update the older side",
+                dialogue.peer
+            )));
+        };
+        dialogue.peer =
+            format!("{} (process {pid})", dialogue.peer.split(" (").next().unwrap_or_default());
+        let seats = self.seats(device, 0);
+        let ends = [self.cpus.ours.clone(), cpus];
+        self.course(dialogue, &seats, ends, processes.unwrap_or(2), before)
+    }
+
+    /// Both ends in this process.
+    fn alone(mut self) -> Result<(Params, Outcome), Refusal> {
+        let before = self.probe(true);
+        let lcores = 2 * self.params.lcores;
+        let device =
+            open(&self.args.device, self.args.wire.into(), lcores, self.faults.at(false, true))?;
+        self.params.settle(device.mtu()).map_err(Refusal::usage)?;
+        let (ours, theirs) = channel_pair("client", "server");
+        let seats = self.seats(device.clone(), 0);
+        let server = Seats {
+            first: self.params.lcores,
+            cpus: self.cpus.theirs.clone(),
+            server: true,
+            ..seats.clone()
+        };
+        let (params, interrupt) = (self.params.clone(), Arc::clone(&self.interrupt));
+        let other = thread::Builder::new().name("server".into()).spawn(move || {
+            let mut dialogue = Dialogue::new(theirs);
+            dialogue.peer = "the client".to_owned();
+            follow(dialogue, &server, &params, interrupt).map(drop)
+        });
+        let other =
+            other.map_err(|error| Refusal::unfit(format!("cannot start a thread: {error}")))?;
+        let mut dialogue = Dialogue::new(ours);
+        dialogue.peer = "the server".to_owned();
+        let ends = [self.cpus.ours.clone(), self.cpus.theirs.clone()];
+        let outcome = self.course(dialogue, &seats, ends, 1, before);
+        // What broke there was told here.
+        drop(other.join());
+        outcome
+    }
+
+    fn seats(&self, device: Device, first: u32) -> Seats {
+        Seats {
+            device,
+            first,
+            cpus: self.cpus.ours.clone(),
+            cpu_shared: self.cpus.shared,
+            server: false,
+            clock: Clock::start(),
+        }
+    }
+
+    fn probe(&self, both_here: bool) -> Option<u64> {
+        let (ours, theirs) = (self.cpus.ours.first(), self.cpus.theirs.first());
+        both_here.then(|| probe::one_way(*ours?, *theirs?)).flatten()
+    }
+
+    /// Every size, one after the other.
+    fn course(
+        self,
+        dialogue: Dialogue,
+        seats: &Seats,
+        cpus: [Vec<usize>; 2],
+        processes: u8,
+        before: Option<u64>,
+    ) -> Result<(Params, Outcome), Refusal> {
+        let mut session =
+            Session::connect(dialogue, seats, &self.params, Arc::clone(&self.interrupt))?;
+        let mut setting = Setting {
+            processes,
+            path: session.facts.path,
+            mtu: session.facts.mtu,
+            qp_bytes: session.facts.qp_bytes,
+            cpus,
+            probe: [before, None],
+            clock: seats.clock.source(),
+        };
+        let mut rows = Vec::new();
+        let json = self.args.json;
+        let write = |text: &str| if json { Ok(()) } else { print(text) };
+        let unwritten =
+            |error: std::io::Error| Refusal::local(format!("cannot write the result: {error}"));
+        write(&report::heading(&self.params, &setting)).map_err(unwritten)?;
+        for size in self.params.sizes() {
+            match session.measure(*size, self.params.length, &mut |_| {}) {
+                Ok(sample) => {
+                    let row = Row::of(&sample, &self.params);
+                    write(&report::line(&self.params, &row)).map_err(unwritten)?;
+                    rows.push(row);
+                }
+                Err(refusal) => {
+                    let counters = session.abandon();
+                    let outcome = Outcome {
+                        rows,
+                        setting: Some(setting),
+                        counters,
+                        verdict: refusal.verdict,
+                        exit: refusal.exit,
+                    };
+                    return Ok((self.params, outcome));
+                }
+            }
+            if session.is_interrupted() {
+                break;
+            }
+        }
+        let counters = match session.finish() {
+            Ok(counters) => counters,
+            Err(refusal) => {
+                let outcome = Outcome {
+                    rows,
+                    setting: Some(setting),
+                    counters: Counters::default(),
+                    verdict: refusal.verdict,
+                    exit: refusal.exit,
+                };
+                return Ok((self.params, outcome));
+            }
+        };
+        setting.probe[1] = before.and_then(|_| self.probe(true));
+        let verified: u64 = rows.iter().map(|row| row.verified).sum();
+        let verdict = Verdict::ok(format!("{verified} bytes verified"));
+        let outcome = Outcome { rows, setting: Some(setting), counters, verdict, exit: Exit::Done };
+        Ok((self.params, outcome))
+    }
+}
+
+/// The device of the other end on this machine: an address belongs to one process.
+fn neighbour(device: &str) -> String {
+    device.split(':').next().unwrap_or(device).to_owned()
+}
+
+const fn wire_name(wire: Wire) -> &'static str {
+    match wire {
+        Wire::Auto => "auto",
+        Wire::Shm => "shm",
+        Wire::Udp => "udp",
+    }
+}
+
+/// The server's part, as a second process.
+fn serve_parent(
+    args: &PerfArgs,
+    mut dialogue: Dialogue,
+    interrupt: Arc<AtomicBool>,
+) -> Result<Outcome, Refusal> {
+    let welcome = welcome(&mut dialogue, args)?;
+    let place = welcome.place.ok_or_else(|| Refusal::usage("the first process gives no place"))?;
+    let wire = match place.wire.as_str() {
+        "shm" => WireChoice::Shm,
+        "udp" => WireChoice::Udp,
+        _ => WireChoice::Auto,
+    };
+    let faults = Faults { frames: place.faults, flips: Vec::new() };
+    let cpus = Cpus { ours: place.cpus, theirs: Vec::new(), shared: place.shared };
+    serve(dialogue, &place.device, wire, &cpus, &faults, welcome.params, interrupt)
+        .map(|(_, outcome)| outcome)
+}
+
+/// The server's part, for a client from elsewhere.
+fn serve_stranger(
+    args: &PerfArgs,
+    cpus: &Cpus,
+    faults: &Faults,
+    channel: pmd_verbs::connect::Channel,
+    interrupt: Arc<AtomicBool>,
+) -> Result<(Params, Outcome), Refusal> {
+    let mut dialogue = Dialogue::new(channel);
+    let mut params = welcome(&mut dialogue, args)?.params;
+    params.no_post_recv |= args.no_post_recv;
+    params.pause = params.pause.or(args.pause_responder);
+    params.flips.extend(&faults.flips);
+    if params.lcores as usize != cpus.ours.len() {
+        let reason = format!(
+            "this end has {} lcores, and the client {}: --lcores {}",
+            cpus.ours.len(),
+            params.lcores,
+            params.lcores
+        );
+        dialogue.refuse(&reason);
+        return Err(Refusal::usage(reason));
+    }
+    serve(dialogue, &args.device, args.wire.into(), cpus, faults, params, interrupt)
+}
+
+/// A client's first word.
+fn welcome(dialogue: &mut Dialogue, args: &PerfArgs) -> Result<Welcome, Refusal> {
+    let Word::Welcome(welcome) = dialogue.wait(CONNECT)? else {
+        return Err(Refusal::usage(format!(
+            "{} does not measure: it is another program",
+            dialogue.peer
+        )));
+    };
+    let reason = if welcome.version != VERSION {
+        Some(format!(
+            "this end speaks version {VERSION}, the other {}: update the older side",
+            welcome.version
+        ))
+    } else if welcome.params.test != args.test {
+        Some(format!(
+            "this end measures {}, and the client {}: name the same test",
+            args.test, welcome.params.test
+        ))
+    } else {
+        None
+    };
+    if let Some(reason) = reason {
+        dialogue.refuse(&reason);
+        return Err(Refusal::usage(reason));
+    }
+    dialogue.peer = format!("{} (process {})", dialogue.peer, welcome.pid);
+    Ok(*welcome)
+}
+
+fn serve(
+    mut dialogue: Dialogue,
+    device: &str,
+    wire: WireChoice,
+    cpus: &Cpus,
+    faults: &Faults,
+    params: Params,
+    interrupt: Arc<AtomicBool>,
+) -> Result<(Params, Outcome), Refusal> {
+    let device = match open(device, wire, params.lcores, faults.at(true, false)) {
+        Ok(device) => device,
+        Err(refusal) => {
+            dialogue.refuse(&refusal.verdict.summary);
+            return Err(refusal);
+        }
+    };
+    dialogue.say(&Word::Accept { pid: std::process::id(), cpus: cpus.ours.clone() });
+    let seats = Seats {
+        device,
+        first: 0,
+        cpus: cpus.ours.clone(),
+        cpu_shared: cpus.shared,
+        server: true,
+        clock: Clock::start(),
+    };
+    let outcome = follow(dialogue, &seats, &params, interrupt)?;
+    Ok((params, outcome))
+}
+
+/// Takes part until the client has what it wants.
+fn follow(
+    dialogue: Dialogue,
+    seats: &Seats,
+    params: &Params,
+    interrupt: Arc<AtomicBool>,
+) -> Result<Outcome, Refusal> {
+    let mut session = Session::connect(dialogue, seats, params, interrupt)?;
+    let setting = Setting {
+        processes: 2,
+        path: session.facts.path,
+        mtu: session.facts.mtu,
+        qp_bytes: session.facts.qp_bytes,
+        cpus: [seats.cpus.clone(), Vec::new()],
+        probe: [None, None],
+        clock: seats.clock.source(),
+    };
+    match session.follow() {
+        Ok(()) => {
+            let verified: u64 = session.served.iter().map(|(_, tally, _)| tally.verified).sum();
+            let counters = session.counters.clone();
+            session.leave();
+            let verdict = Verdict::ok(format!("{verified} bytes verified here"));
+            Ok(Outcome {
+                rows: Vec::new(),
+                setting: Some(setting),
+                counters,
+                verdict,
+                exit: Exit::Done,
+            })
+        }
+        Err(refusal) => {
+            let counters = session.abandon();
+            Ok(Outcome {
+                rows: Vec::new(),
+                setting: Some(setting),
+                counters,
+                verdict: refusal.verdict,
+                exit: refusal.exit,
+            })
+        }
+    }
+}
+
+/// Prints what came out.
+fn show(args: &PerfArgs, params: &Params, outcome: &Outcome) -> std::io::Result<()> {
+    let Outcome { rows, setting, counters, verdict, .. } = outcome;
+    if args.json {
+        let object = |row| report::object(params, setting.as_ref(), row, counters, verdict);
+        let value = if params.all {
+            let results: Vec<_> = rows.iter().map(|row| object(Some(row))).collect();
+            serde_json::json!({ "ok": verdict.is_ok(), "results": results, "verdict": verdict })
+        } else {
+            object(rows.first())
+        };
+        print(&format!("{value}\n"))?;
+        // Whoever reads the object on stdout may not be whoever looks at the terminal.
+        if !verdict.is_ok() {
+            say(verdict);
+        }
+        return Ok(());
+    }
+    if let Some(setting) = setting {
+        print(&report::ending(rows, setting, verdict))?;
+    }
+    Ok(())
+}

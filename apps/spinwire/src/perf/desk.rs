@@ -1,0 +1,158 @@
+//! What a loop of one lcore works with: its objects, its clock, and the control thread's signals.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
+
+use arrayvec::ArrayVec;
+use pmd_lcore::Clock;
+use pmd_verbs::roce::ids::Instant;
+use pmd_verbs::{Completion, Device, WcStatus};
+
+use super::ends::Ends;
+use super::failure::Failure;
+use super::inbox::NEWS_ID;
+use super::limits::{EVENT_SLEEP, POLL_BATCH, STALL};
+use super::params::Params;
+use super::service::Flavour;
+
+/// What the control thread wants, in the order in which it wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub(super) enum Signal {
+    /// Wait for the other end.
+    Wait = 0,
+    /// Post.
+    Go = 1,
+    /// Post no more, and come to an end.
+    Cut = 2,
+    /// The other end is done: come to an end.
+    Stop = 3,
+    /// Leave at once.
+    Abort = 4,
+}
+
+/// What control thread and lcores share: single words, read by one, written by the other.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    signal: AtomicU32,
+    /// Messages that completed in the step that runs.
+    pub(super) done: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn set(&self, signal: Signal) {
+        self.signal.store(signal as u32, Ordering::Release);
+    }
+
+    /// Whether it has come so far.
+    #[inline]
+    pub(super) fn is(&self, signal: Signal) -> bool {
+        self.signal.load(Ordering::Acquire) >= signal as u32
+    }
+}
+
+/// The time, in nanoseconds as the device counts them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticker {
+    clock: Clock,
+    base: u64,
+}
+
+impl Ticker {
+    pub(super) fn new(clock: Clock, device: &Device) -> Self {
+        Self { clock, base: clock.now().saturating_sub(device.now().0) }
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> Instant {
+        Instant(self.clock.now().saturating_sub(self.base))
+    }
+}
+
+/// One lcore at work.
+#[derive(Debug)]
+pub(super) struct Desk<'a, T: Flavour> {
+    pub(super) ends: &'a Ends<T>,
+    pub(super) params: &'a Params,
+    /// Which lcore of its end.
+    pub(super) lcore: u32,
+    pub(super) server: bool,
+    pub(super) ticker: Ticker,
+    pub(super) shared: Arc<Shared>,
+    /// Other lcores want this CPU too.
+    pub(super) cpu_shared: bool,
+}
+
+/// An lcore that found nothing to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rest {
+    armed: bool,
+}
+
+impl<T: Flavour> Desk<'_, T> {
+    /// One turn of the device.
+    #[inline]
+    pub(super) fn turn(&self, now: Instant) -> usize {
+        self.ends.cx.progress(now)
+    }
+
+    /// This end's side of patterns.
+    pub(super) const fn side(&self) -> u8 {
+        self.server as u8
+    }
+
+    /// Takes what has completed on the sending side; news apart, how many.
+    ///
+    /// # Errors
+    /// A request that ended in error.
+    pub(super) fn completions(&self) -> Result<u64, Failure> {
+        let mut done = 0;
+        loop {
+            let mut batch = ArrayVec::<Completion, POLL_BATCH>::new();
+            let count = self.ends.send_cq.poll_batch(&mut batch);
+            for completion in &batch {
+                if completion.status != WcStatus::Success {
+                    return Err(Failure::of(completion));
+                }
+                done += u64::from(completion.wr_id.0 != NEWS_ID);
+            }
+            if count < POLL_BATCH {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// How long nothing may move on a reliable connection.
+    pub(super) fn patience(&self) -> std::time::Duration {
+        let own = self.params.budget().unwrap_or_default() + self.params.pause.unwrap_or_default();
+        STALL + own
+    }
+
+    pub(super) fn is(&self, signal: Signal) -> bool {
+        self.shared.is(signal)
+    }
+
+    /// After a turn without work.
+    ///
+    /// # Errors
+    /// When the system cannot wait.
+    #[inline]
+    pub(super) fn rest(&self, rest: &mut Rest) -> Result<(), Failure> {
+        if let Some(channel) = &self.ends.channel {
+            if rest.armed {
+                channel.borrow_mut().wait(EVENT_SLEEP).map_err(Failure::device)?;
+            } else {
+                // What came before the queues were armed does not fire: they are polled once more.
+                self.ends.send_cq.arm(false);
+                self.ends.recv_cq.arm(false);
+            }
+            rest.armed = !rest.armed;
+        } else if self.cpu_shared {
+            thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+}

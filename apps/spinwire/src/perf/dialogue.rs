@@ -1,0 +1,235 @@
+//! What the control threads of both ends say to each other.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use pmd_observe::{Code, Owner, Snapshot, Verdict};
+use pmd_verbs::connect::{Channel, Hello, Message};
+use serde::{Deserialize, Serialize};
+
+use super::lcore::Step;
+use super::limits::{HEARTBEAT, SILENCE};
+use super::params::Params;
+use super::refusal::Refusal;
+use super::tally::Tally;
+
+/// Of the words below; another one is refused.
+pub(super) const VERSION: u32 = 1;
+/// Hellos in one message: it stays well below what a channel takes.
+const HELLOS: usize = 256;
+/// First byte of a message of words, and of one of hellos.
+const WORDS: u8 = b'w';
+const GREETINGS: u8 = b'h';
+
+/// What one end tells the other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Word {
+    /// The first of a second process: who started it knows the secret.
+    Part { secret: String },
+    /// The first of a client.
+    Welcome(Box<Welcome>),
+    /// The server takes part.
+    Accept { pid: u32, cpus: Vec<usize> },
+    /// Objects of one lcore are made or connected; this many hellos follow.
+    Objects { lcore: u32, hellos: u32 },
+    /// Counters of all lcores.
+    Counters(Snapshot),
+    /// A step begins.
+    Begin(Step),
+    /// Ready for it.
+    Began,
+    /// Post.
+    Go,
+    /// One's own part is done.
+    Done,
+    /// Come to an end.
+    Stop,
+    /// The step is over.
+    Over(Box<Tally>),
+    /// Counters, please.
+    Report,
+    /// It broke.
+    Failed(Verdict),
+    /// Nothing new.
+    Alive,
+    /// Connection data of some queue pairs.
+    #[serde(skip)]
+    Hellos(Vec<Hello>),
+}
+
+/// What a client says first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Welcome {
+    pub(super) version: u32,
+    pub(super) pid: u32,
+    pub(super) params: Params,
+    /// For a second process, which was given nothing else.
+    pub(super) place: Option<Place>,
+}
+
+/// Where a second process runs, and on what.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Place {
+    pub(super) cpus: Vec<usize>,
+    pub(super) shared: bool,
+    pub(super) device: String,
+    pub(super) wire: String,
+    pub(super) faults: Vec<String>,
+}
+
+/// The line to the other end.
+#[derive(Debug)]
+pub(super) struct Dialogue {
+    channel: Channel,
+    /// Who is there, for messages.
+    pub(super) peer: String,
+    heard: Instant,
+    said: Instant,
+    /// Words that came while nobody waited for any.
+    kept: VecDeque<Word>,
+}
+
+impl Dialogue {
+    pub(super) fn new(channel: Channel) -> Self {
+        let now = Instant::now();
+        let peer = format!("the peer at {}", channel.peer());
+        Self { channel, peer, heard: now, said: now, kept: VecDeque::new() }
+    }
+
+    /// Says something. A peer that is gone is noticed by listening.
+    pub(super) fn say(&mut self, word: &Word) {
+        self.said = Instant::now();
+        let bytes = match word {
+            Word::Hellos(hellos) => {
+                for part in hellos.chunks(HELLOS) {
+                    let mut bytes = vec![GREETINGS];
+                    for hello in part.iter().map(Hello::encode) {
+                        let len = u16::try_from(hello.len()).unwrap_or(u16::MAX);
+                        bytes.extend(len.to_be_bytes());
+                        bytes.extend(hello);
+                    }
+                    drop(self.channel.send(&Message::Hello(bytes)));
+                }
+                return;
+            }
+            word => serde_json::to_vec(word),
+        };
+        let mut bytes = bytes.unwrap_or_default();
+        bytes.insert(0, WORDS);
+        drop(self.channel.send(&Message::Hello(bytes)));
+    }
+
+    /// The next word, if one has come.
+    ///
+    /// # Errors
+    /// The peer is gone, broke, or says nothing any more.
+    pub(super) fn hear(&mut self) -> Result<Option<Word>, Refusal> {
+        if let Some(word) = self.kept.pop_front() {
+            return Ok(Some(word));
+        }
+        self.listen()
+    }
+
+    /// Notices a peer that is gone, and keeps what it says for later.
+    ///
+    /// # Errors
+    /// As [`Dialogue::hear`].
+    pub(super) fn keep(&mut self) -> Result<(), Refusal> {
+        if let Some(word) = self.listen()? {
+            self.kept.push_back(word);
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self) -> Result<Option<Word>, Refusal> {
+        if self.said.elapsed() > HEARTBEAT {
+            self.say(&Word::Alive);
+        }
+        let Some(message) = self.channel.poll() else {
+            if self.heard.elapsed() > SILENCE {
+                return Err(self.dead(&format!("it has said nothing for {} s", SILENCE.as_secs())));
+            }
+            return Ok(None);
+        };
+        self.heard = Instant::now();
+        match message {
+            Message::Hello(bytes) => match self.read(&bytes)? {
+                Word::Failed(verdict) => Err(Refusal::failed(told(verdict))),
+                Word::Alive => Ok(None),
+                word => Ok(Some(word)),
+            },
+            Message::Refused(reason) => {
+                Err(Refusal::usage(format!("{} refuses: {reason}", self.peer)))
+            }
+            Message::Lost(how) => Err(self.dead(&how)),
+            Message::Bye => Err(self.dead("it has left")),
+            Message::Ready => Ok(None),
+        }
+    }
+
+    /// The next word, waiting for it.
+    ///
+    /// # Errors
+    /// As [`Dialogue::hear`], and when it does not come in time.
+    pub(super) fn wait(&mut self, limit: Duration) -> Result<Word, Refusal> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(word) = self.hear()? {
+                return Ok(word);
+            }
+            if Instant::now() > deadline {
+                return Err(self.dead(&format!("it did not answer within {} s", limit.as_secs())));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Refuses to take part.
+    pub(super) fn refuse(&mut self, reason: &str) {
+        drop(self.channel.send(&Message::Refused(reason.to_owned())));
+    }
+
+    /// Says that all is done.
+    pub(super) fn leave(&mut self) {
+        drop(self.channel.send(&Message::Bye));
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<Word, Refusal> {
+        let read = match bytes.split_first() {
+            Some((&WORDS, json)) => serde_json::from_slice(json).ok(),
+            Some((&GREETINGS, rest)) => hellos(rest).map(Word::Hellos),
+            _ => None,
+        };
+        read.ok_or_else(|| {
+            Refusal::usage(format!(
+                "{} is of another version, or another program: update the older side",
+                self.peer
+            ))
+        })
+    }
+
+    fn dead(&self, how: &str) -> Refusal {
+        let verdict = Verdict::new(Code::PeerDead, Owner::Remote, format!("{} is gone", self.peer));
+        Refusal::failed(verdict.because(how))
+    }
+}
+
+/// What is local there is remote here.
+fn told(verdict: Verdict) -> Verdict {
+    let owner = match verdict.owner {
+        Owner::Local => Owner::Remote,
+        Owner::Remote => Owner::Local,
+        owner => owner,
+    };
+    Verdict { owner, ..verdict }
+}
+
+fn hellos(mut bytes: &[u8]) -> Option<Vec<Hello>> {
+    let mut hellos = Vec::new();
+    while let Some((len, rest)) = bytes.split_first_chunk::<2>() {
+        let (hello, rest) = rest.split_at_checked(u16::from_be_bytes(*len).into())?;
+        hellos.push(Hello::decode(hello).ok()?);
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(hellos)
+}

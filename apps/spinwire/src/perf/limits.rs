@@ -1,0 +1,65 @@
+//! The numbers that bound a measurement.
+
+use std::time::Duration;
+
+/// Bytes of a message, where nobody says otherwise: bandwidth and latency as perftest has them.
+pub(super) const BANDWIDTH_SIZE: u32 = 65_536;
+pub(super) const LATENCY_SIZE: u32 = 2;
+/// Bytes of an atomic: the specification knows no others.
+pub(super) const ATOMIC_SIZE: u32 = 8;
+/// With `-a`: powers of two from 2 bytes to this.
+pub(super) const ALL_SIZES_MAX: u32 = 8 << 20;
+/// Largest message of a connected transport that buffers are made for.
+pub(super) const SIZE_MAX: u32 = 1 << 30;
+/// Requests in flight per queue pair, where nobody says otherwise.
+pub(super) const TX_DEPTH: u32 = 128;
+/// And of all queue pairs of an lcore together: many deep queues would only wait in each other's cache.
+pub(super) const TX_DEPTH_TOTAL: u32 = 8192;
+/// Requests in one post list.
+pub(super) const POST_LIST: u32 = 32;
+/// Longest post list.
+pub(super) const POST_LIST_MAX: usize = 128;
+/// Completions taken at a time.
+pub(super) const POLL_BATCH: usize = 32;
+/// Post lists of one turn of the loop, over all queue pairs.
+pub(super) const LISTS_PER_TURN: usize = 8;
+/// Receives posted again at a time.
+pub(super) const REPOST: u32 = 32;
+/// Buffers of a queue pair with `--buffers rotating` and `app`.
+pub(super) const ROTATING: u32 = 16;
+/// READs and atomics in flight per queue pair, where nobody says otherwise.
+pub(super) const OUTSTANDING: u8 = 16;
+/// One post list in so many has its last request timed.
+pub(super) const SAMPLE_EVERY: u32 = 8;
+/// Bytes compared, filled or read at a time.
+pub(super) const CHUNK: usize = 4096;
+
+/// How long each size is measured, where neither `-n` nor `-D` says.
+pub(super) const DURATION: Duration = Duration::from_secs(1);
+pub(super) const DURATION_EACH: Duration = Duration::from_millis(200);
+/// What runs before the timed part, at most.
+pub(super) const WARM_UP: Duration = Duration::from_millis(50);
+pub(super) const WARM_UP_MESSAGES: u64 = 4096;
+/// How long the second process or the other terminal may take to connect.
+pub(super) const CONNECT: Duration = Duration::from_secs(10);
+/// How long a peer may say nothing before it is given up; it says something every [`HEARTBEAT`].
+pub(super) const SILENCE: Duration = Duration::from_secs(10);
+pub(super) const HEARTBEAT: Duration = Duration::from_millis(500);
+/// How long a failed end waits for its peer's words, which may explain more.
+pub(super) const EVIDENCE: Duration = Duration::from_millis(300);
+/// How long a reliable connection may stand still, beyond its own retry budget.
+pub(super) const STALL: Duration = Duration::from_secs(3);
+/// How long an unreliable message may be on its way before it counts as lost.
+pub(super) const LOST_AFTER: Duration = Duration::from_millis(20);
+/// So many of these waits in a row, without anything that arrived, end the run.
+pub(super) const LOST_IN_A_ROW: u32 = 50;
+/// How long the receiver of unreliable messages waits for late ones.
+pub(super) const QUIET: Duration = Duration::from_millis(20);
+/// How long lcores may take to come to an end.
+pub(super) const JOIN: Duration = Duration::from_secs(5);
+/// How often the control thread looks around.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+/// Longest nap of an lcore between two steps.
+pub(super) const NAP: Duration = Duration::from_micros(200);
+/// Longest sleep of an lcore in event mode, after which it looks whether it is still wanted.
+pub(super) const EVENT_SLEEP: Duration = Duration::from_millis(10);

@@ -1,0 +1,37 @@
+//! `spinwire perf`: bandwidth and latency of one operation between two ends.
+//!
+//! An end is one process, or a part of one, with one or more lcores. The client leads and reports; the
+//! server is told everything on the control channel. Before anything is timed, one pass moves every
+//! buffer and checks every byte.
+
+mod args;
+mod bandwidth;
+mod buffers;
+mod course;
+mod crew;
+mod desk;
+mod dialogue;
+mod ends;
+mod failure;
+mod faults;
+mod inbox;
+mod latency;
+mod lcore;
+mod limits;
+mod params;
+mod pattern;
+mod placement;
+mod probe;
+mod refusal;
+mod report;
+mod requests;
+mod second;
+mod service;
+mod session;
+mod tally;
+mod test;
+mod verdict;
+mod verify;
+
+pub(crate) use args::PerfArgs;
+pub(crate) use course::run;

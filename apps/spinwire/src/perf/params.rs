@@ -1,0 +1,448 @@
+//! What both ends agree on: the client decides, the server is told.
+
+use std::time::Duration;
+
+use pmd_verbs::roce::ids::PathMtu;
+use pmd_verbs::roce::limits::{MAX_INLINE, MAX_QP_WR, MAX_QPS, MAX_RD_ATOMIC};
+use serde::{Deserialize, Serialize};
+
+use super::args::{Connect, PerfArgs, Wire};
+use super::limits::{
+    ALL_SIZES_MAX, ATOMIC_SIZE, BANDWIDTH_SIZE, DURATION, DURATION_EACH, LATENCY_SIZE, OUTSTANDING,
+    POST_LIST, POST_LIST_MAX, REPOST, ROTATING, SIZE_MAX, TX_DEPTH, TX_DEPTH_TOTAL,
+};
+use super::test::{AtomicKind, Buffers, Op, Test, Transport};
+
+/// A measurement, checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Params {
+    pub(super) test: Test,
+    pub(super) transport: Transport,
+    /// Bytes per message, one measurement each; `None`: what one datagram takes, known with the device.
+    pub(super) sizes: Option<Vec<u32>>,
+    pub(super) all: bool,
+    pub(super) length: Length,
+    pub(super) qps: u32,
+    pub(super) lcores: u32,
+    pub(super) tx_depth: u32,
+    pub(super) rx_depth: u32,
+    pub(super) mtu: Option<u32>,
+    pub(super) inline: u32,
+    pub(super) post_list: u32,
+    pub(super) cq_mod: u32,
+    pub(super) outs: u8,
+    pub(super) events: bool,
+    pub(super) bidirectional: bool,
+    pub(super) atomic: AtomicKind,
+    pub(super) buffers: Buffers,
+    pub(super) timeout: u8,
+    pub(super) retry_cnt: u8,
+    pub(super) rnr_retry: u8,
+    pub(super) min_rnr_timer: u8,
+    pub(super) pause: Option<Duration>,
+    pub(super) no_post_recv: bool,
+    pub(super) flips: Vec<Flip>,
+}
+
+/// How long one size is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Length {
+    /// So many messages per queue pair.
+    Messages(u64),
+    /// For so long.
+    Time(Duration),
+}
+
+/// One byte of one end's buffers changes: of a source after it was filled, of a destination before it is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Flip {
+    /// 0: the client's, 1: the server's.
+    pub(super) side: u8,
+    /// Place in what the first lcore's buffers hold of one size, slots joined.
+    pub(super) offset: u64,
+}
+
+impl Params {
+    /// What the command line asks for.
+    ///
+    /// # Errors
+    /// What cannot be, and what would do instead.
+    pub(super) fn of(args: &PerfArgs, flips: Vec<Flip>) -> Result<Self, String> {
+        refuse_absent(args)?;
+        operation(args)?;
+        let sizes = sizes(args)?;
+        let latency = args.test.is_latency();
+        let qps = count("-q", args.qps, 1, args.lcores.max(1) * queue_pairs_max(args.transport))?;
+        count("--lcores", args.lcores, 1, 8)?;
+        if latency && (qps > 1 || args.lcores > 1) {
+            return Err(format!(
+                "{} measures one message at a time: -q 1 --lcores 1, or use {}",
+                args.test,
+                bandwidth_of(args.test)
+            ));
+        }
+        if qps < args.lcores {
+            return Err(format!(
+                "{} lcores need at least as many queue pairs: -q {}",
+                args.lcores, args.lcores
+            ));
+        }
+        let share = (TX_DEPTH_TOTAL / qps.div_ceil(args.lcores)).max(4);
+        let tx_depth =
+            args.tx_depth.unwrap_or_else(|| if latency { 1 } else { TX_DEPTH.min(share) });
+        count("-t", tx_depth, 1, MAX_QP_WR)?;
+        let rx_depth = args.rx_depth.unwrap_or_else(|| (2 * tx_depth).clamp(16, MAX_QP_WR));
+        count("-r", rx_depth, 1, MAX_QP_WR)?;
+        // A buffer that is written before and read after each message has one message at a time.
+        let (tx_depth, rx_depth) = match args.buffers {
+            Buffers::App => (tx_depth.min(ROTATING), 2 * ROTATING),
+            Buffers::Warm | Buffers::Rotating => (tx_depth, rx_depth),
+        };
+        count(
+            "-l",
+            args.post_list.unwrap_or(1),
+            1,
+            u32::try_from(POST_LIST_MAX).unwrap_or(u32::MAX),
+        )?;
+        count("-Q", args.cq_mod, 1, MAX_QP_WR)?;
+        if latency && (args.cq_mod > 1 || args.post_list.is_some_and(|list| list > 1)) {
+            return Err(format!("-Q and -l are for bandwidth: use {}", bandwidth_of(args.test)));
+        }
+        if args.cq_mod > tx_depth {
+            return Err(format!(
+                "-Q {} leaves a queue of -t {tx_depth} without completions: at most -Q {tx_depth}",
+                args.cq_mod
+            ));
+        }
+        let post_list = args.post_list.unwrap_or(POST_LIST).min(tx_depth);
+        let outs = args.outs.unwrap_or(OUTSTANDING);
+        count("-o", outs.into(), 1, MAX_RD_ATOMIC.into())?;
+        if let Some(mtu) = args.mtu {
+            PathMtu::from_bytes(mtu as usize)
+                .ok_or_else(|| format!("-m {mtu} is no path MTU: 256, 512, 1024, 2048 or 4096"))?;
+        }
+        let length = match (args.iters, args.duration) {
+            (Some(iters), _) => Length::Messages(iters),
+            (None, Some(duration)) => Length::Time(duration),
+            (None, None) => Length::Time(if args.all { DURATION_EACH } else { DURATION }),
+        };
+        let params = Self {
+            test: args.test,
+            transport: args.transport,
+            sizes,
+            all: args.all,
+            length,
+            qps,
+            lcores: args.lcores,
+            tx_depth,
+            rx_depth,
+            mtu: args.mtu,
+            inline: args.inline,
+            post_list,
+            cq_mod: args.cq_mod,
+            outs,
+            events: args.events,
+            bidirectional: args.bidirectional,
+            atomic: args.atomic,
+            buffers: args.buffers,
+            timeout: args.timeout,
+            retry_cnt: args.retry_cnt,
+            rnr_retry: args.rnr_retry,
+            min_rnr_timer: args.min_rnr_timer,
+            pause: args.pause_responder,
+            no_post_recv: args.no_post_recv,
+            flips,
+        };
+        params.datagram_fits(args.mtu)?;
+        Ok(params)
+    }
+
+    /// The sizes, once the path MTU is known.
+    ///
+    /// # Errors
+    /// A datagram is one packet.
+    pub(super) fn settle(&mut self, mtu: PathMtu) -> Result<(), String> {
+        let mtu = self.mtu.unwrap_or(u32::MAX).min(mtu.bytes_u32());
+        if self.all && self.transport == Transport::Ud {
+            self.sizes.get_or_insert_default().retain(|size| *size <= mtu);
+        }
+        self.sizes.get_or_insert_with(|| vec![mtu]);
+        self.datagram_fits(Some(mtu))
+    }
+
+    fn datagram_fits(&self, mtu: Option<u32>) -> Result<(), String> {
+        let largest = self.sizes.iter().flatten().max().copied().unwrap_or(0);
+        match mtu {
+            Some(mtu) if self.transport == Transport::Ud && !self.all && largest > mtu => {
+                Err(format!(
+                    "a datagram is one packet: -s {largest} is more than the path MTU of {mtu}; use -s {mtu}, or -c rc"
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The sizes of [`Params::settle`].
+    pub(super) fn sizes(&self) -> &[u32] {
+        self.sizes.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn largest(&self) -> u32 {
+        self.sizes().iter().copied().max().unwrap_or(0)
+    }
+
+    /// Buffers of one queue pair and side.
+    pub(super) const fn slots(&self) -> u32 {
+        match self.buffers {
+            Buffers::Warm => 1,
+            Buffers::Rotating | Buffers::App => ROTATING,
+        }
+    }
+
+    /// Whether the server posts operations too.
+    pub(super) const fn both_send(&self) -> bool {
+        self.bidirectional || self.test.is_ping_pong()
+    }
+
+    /// Whether an end posts receives.
+    pub(super) fn receives(&self, server: bool) -> bool {
+        match self.test.op() {
+            // The receiver of unreliable messages tells how far it is, since no acknowledgement does.
+            _ if !self.transport.is_reliable() => true,
+            Op::Send => server || self.both_send(),
+            Op::Write | Op::Read | Op::Atomic => false,
+        }
+    }
+
+    /// Queue pairs of one lcore.
+    pub(super) const fn qps_of(&self, lcore: u32) -> u32 {
+        let even = self.qps / self.lcores;
+        if lcore < self.qps % self.lcores { even + 1 } else { even }
+    }
+
+    /// Receives posted again at a time.
+    pub(super) fn repost(&self) -> u32 {
+        REPOST.min(self.rx_depth.div_ceil(2))
+    }
+
+    /// Silence after which a request fails with status 12; `None`: never.
+    pub(super) fn budget(&self) -> Option<Duration> {
+        (self.timeout != 0)
+            .then(|| Duration::from_nanos(4096 << self.timeout) * (u32::from(self.retry_cnt) + 1))
+    }
+}
+
+const fn queue_pairs_max(transport: Transport) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "a table of a few thousand")]
+    let slots = MAX_QPS as u32 - 1;
+    // An XRC connection has a queue pair for each direction.
+    if matches!(transport, Transport::Xrc) { slots / 2 } else { slots }
+}
+
+fn count(flag: &str, value: u32, min: u32, max: u32) -> Result<u32, String> {
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("{flag} {value} is outside of {min} to {max}"))
+    }
+}
+
+fn bandwidth_of(test: Test) -> Test {
+    match test.op() {
+        Op::Send => Test::SendBw,
+        Op::Write => Test::WriteBw,
+        Op::Read => Test::ReadBw,
+        Op::Atomic => Test::AtomicBw,
+    }
+}
+
+/// What later versions have, by name.
+fn refuse_absent(args: &PerfArgs) -> Result<(), String> {
+    if args.rdma_cm || args.connect == Connect::Cm {
+        return Err(
+            "the connection manager is not in this build: leave out -R, and use --connect oob"
+                .into(),
+        );
+    }
+    if args.psk_file.is_some() {
+        return Err("sealed connection data is not in this build: leave out --psk-file, and connect within a network that you trust".into());
+    }
+    if args.gid_index != 0 {
+        return Err(format!(
+            "-x {}: the GID table of a soft device has one entry, -x 0; `--device soft:ADDRESS` chooses another address",
+            args.gid_index
+        ));
+    }
+    if args.part.is_none() && args.listen.is_none() && args.peer.is_none() && args.port != 18515 {
+        return Err("-p goes with --listen or --peer".into());
+    }
+    if args.processes == Some(1) && args.lcores > 4 {
+        return Err(format!(
+            "one process has at most 8 lcores, 4 for each side: --lcores {} needs --processes 2",
+            args.lcores
+        ));
+    }
+    if args.wire == Wire::Shm
+        && args.faults.iter().any(|fault| !fault.trim_start().starts_with("flip"))
+    {
+        return Err("faults disturb packets, and --wire shm has none: use --wire udp".into());
+    }
+    Ok(())
+}
+
+/// Whether the transport has the operation, and the flags fit it.
+fn operation(args: &PerfArgs) -> Result<(), String> {
+    let (test, transport) = (args.test, args.transport);
+    match (test.op(), transport) {
+        (Op::Read, Transport::Uc | Transport::Ud) => {
+            return Err(format!("{transport} has no READ: use -c rc or -c xrc"));
+        }
+        (Op::Atomic, Transport::Uc | Transport::Ud) => {
+            return Err(format!("{transport} has no atomics: use -c rc or -c xrc"));
+        }
+        (Op::Write, Transport::Ud) => {
+            return Err("ud has no WRITE: use -c rc, uc or xrc, or send-bw".into());
+        }
+        _ => {}
+    }
+    if args.bidirectional && test.is_latency() {
+        return Err(format!("{test} has one message under way: -b is for {}", bandwidth_of(test)));
+    }
+    if args.inline > MAX_INLINE {
+        return Err(format!(
+            "-I {} is more than the device's {MAX_INLINE} inline bytes: use -I {MAX_INLINE} or less",
+            args.inline
+        ));
+    }
+    if args.inline > 0 && matches!(test.op(), Op::Read | Op::Atomic) {
+        return Err(format!("{test} brings data, which cannot be inline: leave out -I"));
+    }
+    if args.inline > 0 && args.buffers == Buffers::App {
+        return Err("inline data leaves its buffer when it is posted: -I and --buffers app exclude each other".into());
+    }
+    if args.events && test == Test::WriteLat {
+        return Err(
+            "write-lat watches memory, which has no events: leave out -e, or use send-lat".into()
+        );
+    }
+    if args.no_post_recv && test.op() != Op::Send {
+        return Err(format!(
+            "{test} needs no receives: --no-post-recv is for send-bw and send-lat"
+        ));
+    }
+    Ok(())
+}
+
+fn sizes(args: &PerfArgs) -> Result<Option<Vec<u32>>, String> {
+    if args.test.op() == Op::Atomic {
+        return match (args.all, args.size) {
+            (false, None | Some(ATOMIC_SIZE)) => Ok(Some(vec![ATOMIC_SIZE])),
+            _ => Err(format!("an atomic has {ATOMIC_SIZE} bytes: leave out -s and -a")),
+        };
+    }
+    if args.all {
+        let exponents = 1..=ALL_SIZES_MAX.trailing_zeros();
+        return Ok(Some(exponents.map(|exponent| 1 << exponent).collect()));
+    }
+    match (args.size, args.test.is_latency(), args.transport) {
+        (Some(size), ..) if size == 0 || size > SIZE_MAX => {
+            Err(format!("-s {size} is outside of 1 to {SIZE_MAX}"))
+        }
+        (Some(size), ..) => Ok(Some(vec![size])),
+        (None, true, _) => Ok(Some(vec![LATENCY_SIZE])),
+        (None, false, Transport::Ud) => Ok(None),
+        (None, false, _) => Ok(Some(vec![BANDWIDTH_SIZE])),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        perf: PerfArgs,
+    }
+
+    pub(in crate::perf) fn params(line: &str) -> Result<Params, String> {
+        let cli = Cli::try_parse_from(std::iter::once("perf").chain(line.split_whitespace()));
+        Params::of(&cli.unwrap_or_else(|error| panic!("{line}: {error}")).perf, Vec::new())
+    }
+
+    #[test]
+    fn defaults_are_perftests_where_it_has_them() {
+        let send = params("send-bw").unwrap();
+        assert_eq!(
+            (send.sizes(), send.tx_depth, send.qps, send.slots()),
+            (&[65536][..], 128, 1, 1)
+        );
+        assert_eq!(
+            (send.timeout, send.retry_cnt, send.rnr_retry, send.min_rnr_timer),
+            (14, 7, 7, 12)
+        );
+        assert_eq!(send.budget(), Some(Duration::from_nanos(4096 << 14) * 8));
+        let latency = params("write-lat").unwrap();
+        assert_eq!((latency.sizes(), latency.tx_depth, latency.both_send()), (&[2][..], 1, true));
+        assert_eq!(params("atomic-bw -c XRC").unwrap().sizes(), [8]);
+        let all = params("read-bw -a").unwrap();
+        assert_eq!((all.sizes()[0], all.largest(), all.sizes().len()), (2, 8 << 20, 23));
+        let many = params("send-bw -q 1024").unwrap();
+        assert_eq!((many.tx_depth, many.rx_depth, many.post_list), (8, 16, 8));
+        assert_eq!(params("send-bw -n 7").unwrap().length, Length::Messages(7));
+        assert_eq!(params("send-bw -D 7").unwrap().length, Length::Time(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn datagrams_take_the_path_mtu() {
+        let mut one = params("send-bw -c ud").unwrap();
+        one.settle(PathMtu::B4096).unwrap();
+        assert_eq!(one.sizes(), [4096]);
+        let mut all = params("send-bw -c ud -a").unwrap();
+        all.settle(PathMtu::B1024).unwrap();
+        assert_eq!(all.largest(), 1024);
+        let mut large = params("send-bw -c ud -s 5000").unwrap();
+        let error = large.settle(PathMtu::B4096).unwrap_err();
+        assert!(error.contains("use -s 4096"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_names_what_can() {
+        for (line, fix) in [
+            ("read-bw -c uc", "-c rc"),
+            ("atomic-lat -c ud", "no atomics"),
+            ("write-bw -c ud", "send-bw"),
+            ("send-bw -c ud -m 1024 -s 2048", "-s 1024"),
+            ("send-bw -I 513", "-I 512"),
+            ("read-bw -I 8", "leave out -I"),
+            ("send-bw -q 0", "1 to 2047"),
+            ("send-bw -q 2048", "1 to 2047"),
+            ("send-lat -q 2", "use send-bw"),
+            ("send-bw --lcores 2", "-q 2"),
+            ("send-bw -m 1000", "4096"),
+            ("send-bw -Q 200", "-Q 128"),
+            ("write-lat -Q 2", "write-bw"),
+            ("write-lat -b", "write-bw"),
+            ("atomic-bw -s 16", "8 bytes"),
+            ("send-bw -s 0", "outside of 1"),
+            ("send-bw -R", "--connect oob"),
+            ("send-bw --connect cm", "--connect oob"),
+            ("send-bw --psk-file x", "leave out --psk-file"),
+            ("send-bw -x 3", "soft:ADDRESS"),
+            ("send-bw -p 9", "--listen"),
+            ("write-bw --no-post-recv", "send-bw"),
+            ("send-bw -I 8 --buffers app", "exclude"),
+        ] {
+            let error = params(line).unwrap_err();
+            assert!(error.contains(fix), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn queue_pairs_are_spread_evenly() {
+        let params = params("send-bw -q 7 --lcores 3").unwrap();
+        assert_eq!([0, 1, 2].map(|lcore| params.qps_of(lcore)), [3, 2, 2]);
+    }
+}

@@ -1,0 +1,164 @@
+//! The other end: a second process of this machine, another terminal, or another lcore of this process.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pmd_verbs::connect::{Channel, Listener, connect, listen};
+
+use super::args::PerfArgs;
+use super::dialogue::{Dialogue, Word};
+use super::limits::{CONNECT, JOIN, LOOK};
+use super::refusal::Refusal;
+use super::test::Test;
+
+/// A second process of this measurement.
+#[derive(Debug)]
+pub(super) struct Second {
+    child: Child,
+}
+
+impl Second {
+    /// Starts it and waits until it has called.
+    ///
+    /// # Errors
+    /// When it cannot be started, or does not call.
+    pub(super) fn start(test: Test) -> Result<(Self, Dialogue), Refusal> {
+        let cannot = |error: std::io::Error| {
+            Refusal::local(format!("cannot start the second process: {error}"))
+        };
+        let mut listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).map_err(cannot)?;
+        let secret = format!("{:016x}{:016x}", pmd_mem::os_entropy(), pmd_mem::os_entropy());
+        let mut child = Command::new("/proc/self/exe")
+            .args(["perf", &test.to_string(), "--part", &listener.address().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            // Ctrl-C reaches a whole process group, and this process passes on what is to be done.
+            .process_group(0)
+            .spawn()
+            .map_err(cannot)?;
+        // A secret on the command line would be seen by everybody.
+        let told = child.stdin.take().map(|mut stdin| writeln!(stdin, "{secret}"));
+        told.transpose().map_err(cannot)?;
+        let mut second = Self { child };
+        match second.called(&mut listener, &secret) {
+            Ok(dialogue) => Ok((second, dialogue)),
+            Err(refusal) => {
+                second.end();
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Its first word, which proves who it is.
+    fn called(&mut self, listener: &mut Listener, secret: &str) -> Result<Dialogue, Refusal> {
+        let deadline = Instant::now() + CONNECT;
+        loop {
+            if let Some(channel) = listener.poll() {
+                let mut dialogue = Dialogue::new(channel);
+                dialogue.peer = format!("the second process ({})", self.child.id());
+                match dialogue.wait(CONNECT) {
+                    Ok(Word::Part { secret: said }) if said == secret => return Ok(dialogue),
+                    // A stranger: the real one still comes.
+                    Ok(_) | Err(_) => {}
+                }
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(Refusal::local(format!("the second process has ended: {status}")));
+            }
+            if Instant::now() > deadline {
+                return Err(Refusal::local("the second process does not call"));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until it has ended, bounded.
+    pub(super) fn end(&mut self) {
+        let deadline = Instant::now() + JOIN;
+        while Instant::now() < deadline {
+            match self.child.try_wait() {
+                Ok(None) => thread::sleep(Duration::from_millis(1)),
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
+        if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
+            tracing::warn!("the second process does not end: {error}");
+        }
+    }
+}
+
+/// Calls whoever started this process.
+///
+/// # Errors
+/// When it is gone.
+pub(super) fn call(parent: SocketAddr) -> Result<Dialogue, Refusal> {
+    let mut secret = String::new();
+    BufReader::new(std::io::stdin())
+        .read_line(&mut secret)
+        .map_err(|error| Refusal::local(format!("no secret from the first process: {error}")))?;
+    let mut dialogue = Dialogue::new(dial(parent)?);
+    dialogue.peer = "the first process".to_owned();
+    dialogue.say(&Word::Part { secret: secret.trim().to_owned() });
+    Ok(dialogue)
+}
+
+/// Calls a listening end.
+///
+/// # Errors
+/// When nobody listens there.
+pub(super) fn dial(to: SocketAddr) -> Result<Channel, Refusal> {
+    let nobody = |error: std::io::Error| {
+        Refusal::local(format!(
+            "nobody answers at {to}: {error}; start the other end first: `spinwire perf TEST --listen {to}`"
+        ))
+    };
+    let mut connecting = connect(to, CONNECT).map_err(nobody)?;
+    loop {
+        if let Some(channel) = connecting.poll() {
+            return channel.map_err(nobody);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits for a client.
+///
+/// # Errors
+/// When the address cannot be had, or somebody wants an end.
+pub(super) fn wait(at: SocketAddr, interrupt: &AtomicBool) -> Result<Channel, Refusal> {
+    let mut listener = listen(at).map_err(|error| {
+        Refusal::local(format!("cannot listen at {at}: {error}; choose another port with -p"))
+    })?;
+    pmd_graph::app::say(format_args!("listening at {}", listener.address()));
+    loop {
+        if let Some(channel) = listener.poll() {
+            return Ok(channel);
+        }
+        if interrupt.load(Ordering::Relaxed) {
+            return Err(Refusal::local("ended before a client came"));
+        }
+        thread::sleep(LOOK / 10);
+    }
+}
+
+/// An address with or without a port.
+///
+/// # Errors
+/// When it is neither.
+pub(super) fn address(args: &PerfArgs, text: &str) -> Result<SocketAddr, Refusal> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(address);
+    }
+    let ip = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    ip.map(|ip| SocketAddr::new(ip, args.port)).map_err(|_| {
+        Refusal::usage(format!(
+            "`{text}` is no address: write 127.0.0.1:{} or 127.0.0.1",
+            args.port
+        ))
+    })
+}

@@ -1,0 +1,490 @@
+//! The course of a measurement at one end: connect, then one step after another.
+//!
+//! The client leads: it says which step begins, waits until both ends are ready, lets both go, and
+//! stops the server when its own part is done. What breaks at one end is told to the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pmd_observe::{Code, Snapshot};
+use pmd_verbs::connect::Hello;
+
+use super::crew::{Crew, Seats};
+use super::desk::Signal;
+use super::dialogue::{Dialogue, Word};
+use super::failure::Failure;
+use super::lcore::{Command, Facts, Reply, Step};
+use super::limits::{CONNECT, EVIDENCE, LOOK};
+use super::params::{Length, Params};
+use super::refusal::Refusal;
+use super::tally::Tally;
+use super::verdict;
+
+/// How often the control thread looks for words while nothing is measured.
+const BUSY_LOOK: Duration = Duration::from_micros(500);
+
+/// One size, measured.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    pub(super) size: u32,
+    pub(super) local: Tally,
+    pub(super) remote: Tally,
+    /// Bytes that both ends compared in the untimed pass.
+    pub(super) verified: u64,
+}
+
+/// Counters of both ends before and after.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) local: [Snapshot; 2],
+    pub(super) remote: [Snapshot; 2],
+}
+
+/// A connected pair of ends.
+#[derive(Debug)]
+pub(super) struct Session {
+    crew: Crew,
+    pub(super) dialogue: Dialogue,
+    params: Params,
+    server: bool,
+    pub(super) facts: Facts,
+    pub(super) counters: Counters,
+    interrupt: Arc<AtomicBool>,
+    state: State,
+    /// What the last step of this end came to.
+    pub(super) served: Vec<(Step, Tally, Tally)>,
+}
+
+/// Where both ends are in a step.
+#[derive(Clone, Debug, Default)]
+struct State {
+    ready: usize,
+    done: usize,
+    over: usize,
+    tally: Tally,
+    began: bool,
+    go: bool,
+    peer_done: bool,
+    stop: bool,
+    peer: Option<Tally>,
+    begin: Option<Step>,
+    reports: usize,
+    own: Snapshot,
+    peer_counters: Option<Snapshot>,
+    report_asked: bool,
+}
+
+impl Session {
+    /// Makes and connects every queue pair.
+    ///
+    /// # Errors
+    /// What did not work, at either end.
+    pub(super) fn connect(
+        mut dialogue: Dialogue,
+        seats: &Seats,
+        params: &Params,
+        interrupt: Arc<AtomicBool>,
+    ) -> Result<Self, Refusal> {
+        match Self::meet(&mut dialogue, seats, params) {
+            Ok((crew, facts, remote)) => Ok(Self {
+                crew,
+                dialogue,
+                params: params.clone(),
+                server: seats.server,
+                counters: Counters {
+                    local: [facts.counters.clone(), facts.counters.clone()],
+                    remote: [remote.clone(), remote],
+                },
+                facts,
+                interrupt,
+                state: State::default(),
+                served: Vec::new(),
+            }),
+            Err(refusal) => {
+                dialogue.say(&Word::Failed(refusal.verdict.clone()));
+                Err(refusal)
+            }
+        }
+    }
+
+    fn meet(
+        dialogue: &mut Dialogue,
+        seats: &Seats,
+        params: &Params,
+    ) -> Result<(Crew, Facts, Snapshot), Refusal> {
+        let crew = Crew::start(seats, params).map_err(refusal)?;
+        match Self::introduce(dialogue, seats, &crew) {
+            Ok((facts, remote)) => Ok((crew, facts, remote)),
+            Err(refusal) => {
+                crew.end();
+                Err(refusal)
+            }
+        }
+    }
+
+    fn introduce(
+        dialogue: &mut Dialogue,
+        seats: &Seats,
+        crew: &Crew,
+    ) -> Result<(Facts, Snapshot), Refusal> {
+        let made = gather(crew, dialogue, |reply| match reply {
+            Reply::Made(hellos) => Some(hellos),
+            _ => None,
+        })?;
+        // The client asks, the server chooses and answers.
+        let (facts, remote) = if seats.server {
+            let asked = hear_hellos(dialogue, crew.len())?;
+            crew.connect(asked);
+            let facts = connected(crew, dialogue)?;
+            say_hellos(dialogue, facts.iter().map(|facts| facts.hellos.clone()));
+            let facts = merged(facts);
+            dialogue.say(&Word::Counters(facts.counters.clone()));
+            let Word::Counters(remote) = dialogue.wait(CONNECT)? else {
+                return Err(confused(dialogue));
+            };
+            (facts, remote)
+        } else {
+            say_hellos(dialogue, made.into_iter());
+            let answered = hear_hellos(dialogue, crew.len())?;
+            let Word::Counters(remote) = dialogue.wait(CONNECT)? else {
+                return Err(confused(dialogue));
+            };
+            crew.connect(answered);
+            let facts = merged(connected(crew, dialogue)?);
+            dialogue.say(&Word::Counters(facts.counters.clone()));
+            (facts, remote)
+        };
+        Ok((facts, remote))
+    }
+
+    /// Measures one size, untimed pass first. The client's part.
+    ///
+    /// # Errors
+    /// What broke, and why.
+    pub(super) fn measure(
+        &mut self,
+        size: u32,
+        length: Length,
+        watch: &mut dyn FnMut(u64),
+    ) -> Result<Sample, Refusal> {
+        let (local, remote) = self.lead(Step::Verify { size }, &mut |_| {})?;
+        let verified = local.verified + remote.verified;
+        let sent = local.sent + remote.sent;
+        if verified == 0 && sent > 0 {
+            let failure = Failure::NothingArrives { sent };
+            return Err(self.conclude(refusal(failure.clone()), Some(&failure)));
+        }
+        let (local, remote) = self.lead(Step::Measure { size, length }, watch)?;
+        Ok(Sample { size, local, remote, verified })
+    }
+
+    /// One step, led from here.
+    fn lead(&mut self, step: Step, watch: &mut dyn FnMut(u64)) -> Result<(Tally, Tally), Refusal> {
+        self.state = State::default();
+        self.crew.signal(Signal::Wait);
+        self.dialogue.say(&Word::Begin(step));
+        self.crew.ask(|| Command::Step(step));
+        let lcores = self.crew.len();
+        self.pump(BUSY_LOOK, &mut |_| {}, |state| state.ready == lcores && state.began)?;
+        self.dialogue.say(&Word::Go);
+        self.crew.signal(Signal::Go);
+        self.pump(LOOK, watch, |state| state.done == lcores && state.peer_done)?;
+        self.dialogue.say(&Word::Stop);
+        self.crew.signal(Signal::Stop);
+        self.pump(BUSY_LOOK, &mut |_| {}, |state| state.over == lcores && state.peer.is_some())?;
+        let peer = self.state.peer.take().unwrap_or_default();
+        Ok((std::mem::take(&mut self.state.tally), peer))
+    }
+
+    /// Takes part in whatever the client begins, until it leaves. The server's part.
+    ///
+    /// # Errors
+    /// What broke, and why.
+    pub(super) fn follow(&mut self) -> Result<(), Refusal> {
+        let lcores = self.crew.len();
+        loop {
+            self.state = State { begin: self.state.begin, ..State::default() };
+            self.crew.signal(Signal::Wait);
+            self.pump(BUSY_LOOK, &mut |_| {}, |state| state.begin.is_some() || state.report_asked)?;
+            if self.state.report_asked {
+                self.report()?;
+                self.dialogue.say(&Word::Counters(self.counters.local[1].clone()));
+                return Ok(());
+            }
+            let Some(step) = self.state.begin.take() else { continue };
+            self.crew.ask(|| Command::Step(step));
+            self.pump(BUSY_LOOK, &mut |_| {}, |state| state.ready == lcores)?;
+            self.dialogue.say(&Word::Began);
+            self.pump(BUSY_LOOK, &mut |_| {}, |state| state.go)?;
+            self.crew.signal(Signal::Go);
+            let mut said = false;
+            while !self.state.stop {
+                let done = said;
+                self.pump(LOOK / 2, &mut |_| {}, |state| {
+                    state.stop || (!done && state.done == lcores)
+                })?;
+                if !said && self.state.done == lcores {
+                    self.dialogue.say(&Word::Done);
+                    said = true;
+                }
+            }
+            self.crew.signal(Signal::Stop);
+            self.pump(BUSY_LOOK, &mut |_| {}, |state| state.over == lcores)?;
+            let tally = std::mem::take(&mut self.state.tally);
+            self.dialogue.say(&Word::Over(Box::new(tally.clone())));
+            self.served.push((step, tally, Tally::default()));
+        }
+    }
+
+    /// Takes in replies and words until `enough`.
+    fn pump(
+        &mut self,
+        look: Duration,
+        watch: &mut dyn FnMut(u64),
+        enough: impl Fn(&State) -> bool,
+    ) -> Result<(), Refusal> {
+        let mut cut = false;
+        while !enough(&self.state) {
+            match self.crew.hear(look) {
+                Ok(Some((_, reply))) => self.state.reply(reply),
+                Ok(None) => {}
+                Err(failure) => return Err(self.conclude(refusal(failure.clone()), Some(&failure))),
+            }
+            match self.dialogue.hear() {
+                Ok(Some(word)) => self.state.word(word),
+                Ok(None) => {}
+                Err(refusal) => return Err(self.conclude(refusal, None)),
+            }
+            if !self.server && !cut && self.is_interrupted() {
+                self.crew.signal(Signal::Cut);
+                cut = true;
+            }
+            watch(self.crew.done());
+        }
+        Ok(())
+    }
+
+    /// Whether somebody wants an end.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupt.load(Ordering::Relaxed)
+    }
+
+    /// The counters of both ends now. The client's part.
+    ///
+    /// # Errors
+    /// As any step.
+    pub(super) fn finish(mut self) -> Result<Counters, Refusal> {
+        self.state = State::default();
+        self.report()?;
+        self.dialogue.say(&Word::Report);
+        self.pump(BUSY_LOOK, &mut |_| {}, |state| state.peer_counters.is_some())?;
+        self.counters.remote[1] = self.state.peer_counters.take().unwrap_or_default();
+        self.dialogue.leave();
+        self.crew.end();
+        Ok(self.counters)
+    }
+
+    /// After [`Session::follow`]: waits until the client has left, and ends.
+    pub(super) fn leave(mut self) {
+        let deadline = Instant::now() + EVIDENCE;
+        // However it leaves, there is nothing more to do.
+        while Instant::now() < deadline && self.dialogue.hear().is_ok() {
+            std::thread::sleep(BUSY_LOOK);
+        }
+        self.dialogue.leave();
+        self.crew.end();
+    }
+
+    /// Has every lcore of this end tell its counters.
+    fn report(&mut self) -> Result<(), Refusal> {
+        self.state.own = Snapshot::default();
+        self.state.reports = 0;
+        self.crew.ask(|| Command::Report);
+        let lcores = self.crew.len();
+        let deadline = Instant::now() + CONNECT;
+        while self.state.reports < lcores {
+            match self.crew.hear(LOOK) {
+                Ok(Some((_, reply))) => self.state.reply(reply),
+                Ok(None) if Instant::now() < deadline => {}
+                // One that broke has nothing to tell any more.
+                Ok(None) | Err(_) => self.state.reports += 1,
+            }
+        }
+        self.counters.local[1] = std::mem::take(&mut self.state.own);
+        Ok(())
+    }
+
+    /// Something broke: listens whether the peer knows more, tells it, and says why.
+    fn conclude(&mut self, mut refusal: Refusal, failure: Option<&Failure>) -> Refusal {
+        self.crew.signal(Signal::Abort);
+        let deadline = Instant::now() + EVIDENCE;
+        let mut gone = failure.is_none() && refusal.verdict.code == Code::PeerDead;
+        let told = failure.is_none() && !gone;
+        while failure.is_some() && Instant::now() < deadline {
+            match self.dialogue.hear() {
+                Ok(_) => std::thread::sleep(BUSY_LOOK),
+                Err(words) => {
+                    gone = words.verdict.code == Code::PeerDead;
+                    if gone || verdict::is_vague(failure) {
+                        refusal = words;
+                    }
+                    break;
+                }
+            }
+        }
+        if !told && !gone {
+            self.dialogue.say(&Word::Failed(refusal.verdict.clone()));
+        }
+        if self.report().is_ok() && !gone {
+            self.exchange();
+        }
+        if let Some(failure) = failure.filter(|_| refusal.verdict.evidence.is_empty()) {
+            refusal.verdict =
+                verdict::explain(failure, &self.params, &self.counters, self.facts.path);
+        }
+        refusal
+    }
+
+    /// Counters of a connection that broke go both ways, for the sake of the verdict.
+    fn exchange(&mut self) {
+        self.dialogue.say(&Word::Counters(self.counters.local[1].clone()));
+        let deadline = Instant::now() + EVIDENCE * 2;
+        while Instant::now() < deadline {
+            match self.dialogue.hear() {
+                Ok(Some(Word::Counters(counters))) => {
+                    self.counters.remote[1] = counters;
+                    return;
+                }
+                // It says that it heard of the failure, too.
+                Ok(_) => std::thread::sleep(BUSY_LOOK),
+                Err(refusal) if refusal.verdict.code == Code::PeerDead => return,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Ends a session that broke.
+    pub(super) fn abandon(mut self) -> Counters {
+        self.dialogue.leave();
+        self.crew.end();
+        self.counters
+    }
+}
+
+impl State {
+    fn reply(&mut self, reply: Reply) {
+        match reply {
+            Reply::Ready => self.ready += 1,
+            Reply::Done => self.done += 1,
+            Reply::Over(tally) => {
+                self.over += 1;
+                self.tally.add(&tally);
+            }
+            Reply::Counters(counters) => {
+                self.reports += 1;
+                self.own.extend(counters.iter().map(|(name, value)| (name.to_owned(), value)));
+            }
+            Reply::Made(_) | Reply::Connected(_) | Reply::Failed(_) => {}
+        }
+    }
+
+    fn word(&mut self, word: Word) {
+        match word {
+            Word::Begin(step) => self.begin = Some(step),
+            Word::Began => self.began = true,
+            Word::Go => self.go = true,
+            Word::Done => self.peer_done = true,
+            Word::Stop => self.stop = true,
+            Word::Over(tally) => self.peer = Some(*tally),
+            Word::Report => self.report_asked = true,
+            Word::Counters(counters) => self.peer_counters = Some(counters),
+            // Nothing else has a meaning here.
+            Word::Part { .. }
+            | Word::Welcome(_)
+            | Word::Accept { .. }
+            | Word::Objects { .. }
+            | Word::Hellos(_)
+            | Word::Failed(_)
+            | Word::Alive => {}
+        }
+    }
+}
+
+/// A failure before there is a connection, whose text says it all.
+fn refusal(failure: Failure) -> Refusal {
+    match failure {
+        Failure::Usage(reason) => Refusal::usage(reason),
+        Failure::Unfit(reason) => Refusal::unfit(reason),
+        failure => Refusal::local(failure.to_string()),
+    }
+}
+
+/// One reply of each lcore, in their order.
+fn gather<R>(
+    crew: &Crew,
+    dialogue: &mut Dialogue,
+    mut wanted: impl FnMut(Reply) -> Option<R>,
+) -> Result<Vec<R>, Refusal> {
+    let mut replies: Vec<Option<R>> = (0..crew.len()).map(|_| None).collect();
+    while replies.iter().any(Option::is_none) {
+        if let Some((lcore, reply)) = crew.hear(BUSY_LOOK).map_err(refusal)?
+            && let Some(slot) = replies.get_mut(lcore as usize)
+        {
+            *slot = wanted(reply);
+        }
+        dialogue.keep()?;
+    }
+    Ok(replies.into_iter().flatten().collect())
+}
+
+fn connected(crew: &Crew, dialogue: &mut Dialogue) -> Result<Vec<Facts>, Refusal> {
+    gather(crew, dialogue, |reply| match reply {
+        Reply::Connected(facts) => Some(*facts),
+        _ => None,
+    })
+}
+
+/// The facts of an end: of its first lcore, with the counters of all.
+fn merged(facts: Vec<Facts>) -> Facts {
+    let mut counters = Snapshot::default();
+    for facts in &facts {
+        counters.extend(facts.counters.iter().map(|(name, value)| (name.to_owned(), value)));
+    }
+    let mut facts = facts.into_iter();
+    let first = facts.next();
+    match first {
+        Some(first) => Facts { counters, ..first },
+        None => Facts { hellos: Vec::new(), path: "none", mtu: 0, qp_bytes: 0, counters },
+    }
+}
+
+fn say_hellos(dialogue: &mut Dialogue, all: impl Iterator<Item = Vec<Hello>>) {
+    for (lcore, hellos) in (0..).zip(all) {
+        let count = u32::try_from(hellos.len()).unwrap_or(u32::MAX);
+        dialogue.say(&Word::Objects { lcore, hellos: count });
+        dialogue.say(&Word::Hellos(hellos));
+    }
+}
+
+fn hear_hellos(dialogue: &mut Dialogue, lcores: usize) -> Result<Vec<Vec<Hello>>, Refusal> {
+    let mut all = Vec::with_capacity(lcores);
+    while all.len() < lcores {
+        let Word::Objects { hellos: wanted, .. } = dialogue.wait(CONNECT)? else {
+            return Err(confused(dialogue));
+        };
+        let mut hellos = Vec::new();
+        while hellos.len() < wanted as usize {
+            let Word::Hellos(more) = dialogue.wait(CONNECT)? else {
+                return Err(confused(dialogue));
+            };
+            hellos.extend(more);
+        }
+        all.push(hellos);
+    }
+    Ok(all)
+}
+
+fn confused(dialogue: &Dialogue) -> Refusal {
+    Refusal::usage(format!("{} is of another version: update the older side", dialogue.peer))
+}
