@@ -71,9 +71,7 @@ fn send_one<M: Memory, C: CqSink>(
     headers.immdt = immdt;
     let (source, pd, mem) = (qp.sq.next_source(), qp.init.pd, &*io.mem);
     let len = wqe.len as usize;
-    let sent = frame::send(tx, &mut dev.counters, &flow, &headers, len, |out| {
-        gather(mem, pd, source, 0, out)
-    });
+    let sent = frame::send(tx, dev, &flow, &headers, len, |out| gather(mem, pd, source, 0, out));
     if sent == Sent::Yes {
         qp.requester.end = qp.requester.end.plus(1);
         qp.requester.una = qp.requester.end;

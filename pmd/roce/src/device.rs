@@ -13,6 +13,7 @@ use crate::qp::Qp;
 use crate::ready::ReadyList;
 use crate::srq::Srqs;
 use crate::timer::Timers;
+use crate::wire::icrc_prefix::IcrcPrefixes;
 
 /// Everything of an engine but its queue pairs, so that one of these can be borrowed beside it.
 #[derive(Debug)]
@@ -41,6 +42,9 @@ pub(crate) struct Device {
     pub(crate) unfenced: bool,
     /// Publications of records; messages pushed since the last one are visible to nobody.
     pub(crate) batch: u64,
+    /// For the ICRCs of frames sent, and of frames received.
+    pub(crate) sealed: IcrcPrefixes,
+    pub(crate) checked: IcrcPrefixes,
     pub(crate) events: EventQueue,
     pub(crate) counters: Counters,
     /// Completion queues that overran in this call; their queue pairs fail at its end.
@@ -66,6 +70,8 @@ impl Device {
             unfenced: false,
             batch: 0,
             events: EventQueue::new(MAX_QP_EVENTS * slots + 2 * config.max_srqs + cqs),
+            sealed: IcrcPrefixes::new(),
+            checked: IcrcPrefixes::new(),
             counters: Counters::default(),
             overrun: Vec::with_capacity(cqs),
             config,

@@ -1,9 +1,10 @@
 //! One frame out, one frame in: sealing and checking the ICRC, the payload copied once.
 
-use crate::counters::Counters;
+use crate::device::Device;
 use crate::memory::MemoryFault;
 use crate::sink::{Flow, Frame, IpId, TxSink};
 use crate::wire::icrc::{self, IcrcHeader};
+use crate::wire::icrc_prefix::IcrcPrefixes;
 use crate::wire::{Bth, DropReason, Headers};
 
 /// What became of a frame that was to be sent.
@@ -21,7 +22,7 @@ pub(crate) enum Sent {
 /// Sends a packet of `payload_len` bytes, which `fill` writes.
 pub(crate) fn send(
     tx: &mut impl TxSink,
-    counters: &mut Counters,
+    dev: &mut Device,
     flow: &Flow,
     headers: &Headers,
     payload_len: usize,
@@ -29,10 +30,11 @@ pub(crate) fn send(
 ) -> Sent {
     let len = headers.buffer_len(payload_len) + icrc::LEN;
     let mut filled = Ok(());
+    let Device { sealed, counters, .. } = dev;
     let taken = tx.send(flow, len, &mut |ip_id, out| {
         filled = fill(headers.emit(payload_len, out));
         let Flow { src, dst, src_port, .. } = *flow;
-        icrc::seal(&IcrcHeader { src, dst, src_port, ip_id }, out);
+        sealed.seal(&IcrcHeader { src, dst, src_port, ip_id }, out);
         if filled.is_err() {
             out[len - 1] ^= 0xff;
         }
@@ -51,20 +53,27 @@ pub(crate) fn send(
 /// Checks the ICRC of a frame and tells which IPv4 identification it was made with, 0 for IPv6.
 /// Where the header is hidden, a sender like ours would have used the likely one; any other sender
 /// is believed when exactly one identification makes its ICRC right.
-pub(crate) fn check_icrc(frame: &Frame<'_>) -> Result<u16, DropReason> {
-    let Flow { src, dst, src_port, .. } = frame.flow;
-    let header = |ip_id| IcrcHeader { src, dst, src_port, ip_id };
+pub(crate) fn check_icrc(checked: &mut IcrcPrefixes, frame: &Frame<'_>) -> Result<u16, DropReason> {
     if frame.payload.len() < Bth::LEN + icrc::LEN {
         return Err(DropReason::Truncated);
     }
-    if !dst.is_ipv4() {
-        return if icrc::verify(&header(0), frame.payload) { Ok(0) } else { Err(DropReason::Icrc) };
-    }
-    match frame.ip_id {
-        IpId::Exact(ip_id) if icrc::verify(&header(ip_id), frame.payload) => Ok(ip_id),
-        IpId::Exact(_) => Err(DropReason::Icrc),
-        IpId::Likely(ip_id) => {
-            icrc::solve_ip_id(&header(ip_id), frame.payload).ok_or(DropReason::Icrc)
-        }
+    let Flow { src, dst, src_port, .. } = frame.flow;
+    let is_ipv4 = dst.is_ipv4();
+    let (ip_id, is_exact) = match frame.ip_id {
+        _ if !is_ipv4 => (0, true),
+        IpId::Exact(ip_id) => (ip_id, true),
+        IpId::Likely(ip_id) => (ip_id, false),
+    };
+    let Some((packet, icrc)) = frame.payload.split_last_chunk() else {
+        return Err(DropReason::Truncated);
+    };
+    let header = IcrcHeader { src, dst, src_port, ip_id };
+    let difference = checked.compute(&header, packet) ^ u32::from_le_bytes(*icrc);
+    match difference {
+        0 => Ok(ip_id),
+        _ if is_exact => Err(DropReason::Icrc),
+        _ => icrc::solve_difference(difference, frame.payload.len())
+            .map(|change| ip_id ^ change)
+            .ok_or(DropReason::Icrc),
     }
 }

@@ -129,13 +129,17 @@ pub struct Gid(pub [u8; 16]);
 impl Gid {
     /// The address as IP sees it: v4-mapped GIDs are IPv4.
     pub fn ip(self) -> IpAddr {
-        let v6 = Ipv6Addr::from(self.0);
-        v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+        match self.0 {
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => {
+                Ipv4Addr::new(a, b, c, d).into()
+            }
+            octets => Ipv6Addr::from(octets).into(),
+        }
     }
 
     /// Whether packets to this GID carry an IPv4 header.
     pub fn is_ipv4(self) -> bool {
-        self.ip().is_ipv4()
+        self.0.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])
     }
 
     /// Whether this is a multicast group.

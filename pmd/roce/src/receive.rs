@@ -22,7 +22,7 @@ pub(crate) fn frame<M: Memory, C: CqSink>(
     frame: &Frame<'_>,
 ) -> FrameOutcome {
     dev.counters.rx_packets += 1;
-    let outcome = match frame::check_icrc(frame) {
+    let outcome = match frame::check_icrc(&mut dev.checked, frame) {
         Err(reason) => FrameOutcome { ip_id: 0, dropped: Some(reason) },
         Ok(ip_id) => {
             let dropped = packet(qps, dev, io, frame, ip_id).err();

@@ -151,7 +151,7 @@ pub(crate) fn transmit<M: Memory, C: CqSink>(
 
 /// Looks at the request at the cursor and starts it if it may start.
 fn gate<M: Memory, C>(qp: &mut Qp, dev: &Device, io: &mut Io<'_, M, C>) -> Gate {
-    let Some(&wqe) = qp.sq.next() else { return Gate::Shut };
+    let Some(wqe) = qp.sq.next() else { return Gate::Shut };
     let requester = &qp.requester;
     match wqe.stage {
         Stage::Done => return Gate::Passed,
@@ -170,25 +170,27 @@ fn gate<M: Memory, C>(qp: &mut Qp, dev: &Device, io: &mut Io<'_, M, C>) -> Gate 
         return Gate::Shut;
     }
     if wqe.op.is_local() {
+        let wqe = *wqe;
         return run_local(qp, io.mem, &wqe);
     }
-    if wqe.is_read_or_atomic() && requester.rd_atomics >= qp.attr.max_rd_atomic.into() {
+    let is_read_or_atomic = wqe.is_read_or_atomic();
+    if is_read_or_atomic && requester.rd_atomics >= qp.attr.max_rd_atomic.into() {
         return Gate::Shut;
     }
     let packets = qp.packets_of(wqe.len);
     if is_reliable(qp) {
-        let psns = if wqe.is_read_or_atomic() { packets } else { 1 };
+        let psns = if is_read_or_atomic { packets } else { 1 };
         let shut = requester.in_flight() >= dev.config.window_packets
             || requester.outstanding() + psns > MAX_PSNS;
         if shut {
             return Gate::Shut;
         }
     }
-    if let Err(status) = check_elements(qp, io.mem, &wqe) {
+    if let Err(status) = check_elements(qp, io.mem, wqe) {
         fail_next(qp, status);
         return if qp.sq.next_is_head() { Gate::Failed(status) } else { Gate::Shut };
     }
-    if wqe.is_read_or_atomic() {
+    if is_read_or_atomic {
         qp.requester.rd_atomics += 1;
     }
     let first_psn = qp.requester.end;
@@ -251,14 +253,15 @@ fn send_packet<M: Memory, C: CqSink>(
     io: &mut Io<'_, M, C>,
     tx: &mut impl TxSink,
 ) -> Sent {
-    let Some(&wqe) = qp.sq.next() else { return Sent::Full };
+    let Some(wqe) = qp.sq.next() else { return Sent::Full };
     let number = qp.requester.packet;
-    let is_last = wqe.is_read_or_atomic() || number + 1 == wqe.packets;
+    let is_read_or_atomic = wqe.is_read_or_atomic();
+    let is_last = is_read_or_atomic || number + 1 == wqe.packets;
     let offset = qp.offset_of(number);
     let psn = wqe.first_psn.plus(number);
     let is_new = psn == qp.requester.end;
 
-    let mut headers = request(qp, &wqe, number, offset);
+    let mut headers = request(qp, wqe, number, offset);
     headers.bth.psn = psn;
     headers.bth.solicited =
         is_last && wqe.flags.contains(SendFlags::SOLICITED) && may_solicit(&wqe.op);
@@ -267,38 +270,38 @@ fn send_packet<M: Memory, C: CqSink>(
             || number % ACK_REQUEST_EVERY == ACK_REQUEST_EVERY - 1
             // Nothing more can be sent without an answer.
             || is_new && qp.requester.in_flight() + 1 >= dev.config.window_packets);
-    let payload_len = match wqe.is_read_or_atomic() {
+    let payload_len = match is_read_or_atomic {
         true => 0,
         false => qp.attr.path_mtu.bytes().min((wqe.len - offset) as usize),
     };
+    // The PSNs that the answer to a READ takes come with its request.
+    let psns = if is_read_or_atomic { wqe.packets } else { 1 };
     let (source, pd, mem) = (qp.sq.next_source(), qp.init.pd, &*io.mem);
-    let sent = frame::send(tx, &mut dev.counters, &qp.flow, &headers, payload_len, |out| {
+    let sent = frame::send(tx, dev, &qp.flow, &headers, payload_len, |out| {
         gather(mem, pd, source, offset, out)
     });
     if sent != Sent::Yes {
         return sent;
     }
-    sent_packet(qp, dev, io, &wqe, is_last, is_new);
+    sent_packet(qp, dev, io, psns, is_last, is_new);
     Sent::Yes
 }
 
-/// Moves cursor and timer past the packet that was just sent.
+/// Moves cursor and timer past the packet that was just sent, which took so many PSNs.
 fn sent_packet<M, C: CqSink>(
     qp: &mut Qp,
     dev: &mut Device,
     io: &mut Io<'_, M, C>,
-    wqe: &SendWqe,
+    psns: u32,
     is_last: bool,
     is_new: bool,
 ) {
     let requester = &mut qp.requester;
     if !is_new {
         dev.counters.retransmits += 1;
-    } else if wqe.is_read_or_atomic() {
-        requester.end = wqe.end_psn();
-        requester.response_psns += wqe.packets - 1;
     } else {
-        requester.end = requester.end.plus(1);
+        requester.end = requester.end.plus(psns);
+        requester.response_psns += psns - 1;
     }
     if is_last {
         requester.packet = 0;

@@ -236,7 +236,7 @@ fn send_answer(
     };
     let mut headers = headers(qp, Operation::Acknowledge, answer.psn);
     headers.aeth = Some(Aeth { syndrome, msn: answer.msn });
-    let outcome = frame::send(tx, &mut dev.counters, &qp.flow, &headers, 0, |_| Ok(()));
+    let outcome = frame::send(tx, dev, &qp.flow, &headers, 0, |_| Ok(()));
     if outcome == Sent::Yes {
         sent(&mut qp.responder);
     }
@@ -257,7 +257,7 @@ fn send_response<M: Memory, C>(
             let mut headers = headers(qp, Operation::AtomicAcknowledge, reply.psn);
             headers.aeth = aeth;
             headers.atomic_ack_eth = Some(AtomicAckEth { original });
-            let sent = frame::send(tx, &mut dev.counters, &qp.flow, &headers, 0, |_| Ok(()));
+            let sent = frame::send(tx, dev, &qp.flow, &headers, 0, |_| Ok(()));
             if sent == Sent::Yes {
                 qp.responder.replies.due &= !(1 << place);
             }
@@ -278,7 +278,7 @@ fn send_response<M: Memory, C>(
     headers.aeth = aeth.filter(|_| operation != Operation::ReadResponseMiddle);
     let (asker, mem) = (qp.asker(), &*io.mem);
     let from = RemoteAddr { addr: at.addr.wrapping_add(offset.into()), ..at };
-    let sent = frame::send(tx, &mut dev.counters, &qp.flow, &headers, len, |out| {
+    let sent = frame::send(tx, dev, &qp.flow, &headers, len, |out| {
         if out.is_empty() { Ok(()) } else { mem.read_remote(asker, from, out) }
     });
     if sent == Sent::Yes {

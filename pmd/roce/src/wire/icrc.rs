@@ -41,11 +41,25 @@ const CRC_OF_LRH: u32 = 0x2144_df1c;
 
 /// The ICRC of a packet, BTH to pad.
 pub fn compute(header: &IcrcHeader, packet: &[u8]) -> u32 {
-    let udp_len = u16::try_from(udp::HEADER_LEN + packet.len() + LEN).unwrap_or(u16::MAX);
     let (bth, rest) = packet.split_at(packet.len().min(Bth::LEN));
+    let mut masked = [0; Bth::LEN];
+    let masked = &mut masked[..bth.len()];
+    masked.copy_from_slice(bth);
+    if let Some(congestion) = masked.get_mut(4) {
+        *congestion = 0xff;
+    }
+    let mut crc = Hasher::new_with_initial(of_headers(header, packet.len()));
+    crc.update(masked);
+    crc.update(rest);
+    crc.finalize()
+}
+
+/// CRC up to the end of the UDP header, before a packet of `len` bytes.
+pub(super) fn of_headers(header: &IcrcHeader, len: usize) -> u32 {
+    let udp_len = u16::try_from(udp::HEADER_LEN + len + LEN).unwrap_or(u16::MAX);
     let mut crc = Hasher::new_with_initial(CRC_OF_LRH);
     if header.dst.is_ipv4() {
-        let mut head = [0xff; V4_HEADERS + Bth::LEN];
+        let mut head = [0xff; V4_HEADERS];
         head[0] = IPV4_FIRST_BYTE;
         be::put_u16(&mut head, 2, udp_len.saturating_add(IPV4_LEN));
         be::put_u16(&mut head, 4, header.ip_id);
@@ -53,32 +67,26 @@ pub fn compute(header: &IcrcHeader, packet: &[u8]) -> u32 {
         head[9] = PROTOCOL_UDP;
         head[12..16].copy_from_slice(&header.src.0[12..]);
         head[16..20].copy_from_slice(&header.dst.0[12..]);
-        put_udp_and_bth(&mut head[IPV4_LEN.into()..], header.src_port, udp_len, bth);
-        crc.update(&head[..V4_HEADERS + bth.len()]);
+        put_udp(&mut head[IPV4_LEN.into()..], header.src_port, udp_len);
+        crc.update(&head);
     } else {
-        let mut head = [0xff; V6_HEADERS + Bth::LEN];
+        let mut head = [0xff; V6_HEADERS];
         head[0] = 0x6f;
         be::put_u16(&mut head, 4, udp_len);
         head[6] = PROTOCOL_UDP;
         head[8..24].copy_from_slice(&header.src.0);
         head[24..40].copy_from_slice(&header.dst.0);
-        put_udp_and_bth(&mut head[40..], header.src_port, udp_len, bth);
-        crc.update(&head[..V6_HEADERS + bth.len()]);
+        put_udp(&mut head[40..], header.src_port, udp_len);
+        crc.update(&head);
     }
-    crc.update(rest);
     crc.finalize()
 }
 
-/// Writes both headers over bytes of ones and leaves the masked fields as they are.
-fn put_udp_and_bth(out: &mut [u8], src_port: u16, udp_len: u16, bth: &[u8]) {
+/// Writes the UDP header over bytes of ones and leaves the masked checksum as it is.
+fn put_udp(out: &mut [u8], src_port: u16, udp_len: u16) {
     out[..2].copy_from_slice(&src_port.to_be_bytes());
     out[2..4].copy_from_slice(&udp::PORT.to_be_bytes());
     out[4..6].copy_from_slice(&udp_len.to_be_bytes());
-    let out = &mut out[udp::HEADER_LEN..][..bth.len()];
-    out.copy_from_slice(bth);
-    if let Some(congestion) = out.get_mut(4) {
-        *congestion = 0xff;
-    }
 }
 
 /// Writes the ICRC into the last four bytes of a UDP payload.
@@ -101,18 +109,23 @@ pub fn verify(header: &IcrcHeader, payload: &[u8]) -> bool {
 /// `None`: damaged. IPv6 has none; there the answer is the guess, or `None` when damaged.
 pub fn solve_ip_id(header: &IcrcHeader, payload: &[u8]) -> Option<u16> {
     let difference = difference(header, payload)?;
-    if difference == 0 {
-        return Some(header.ip_id);
-    }
     if !header.dst.is_ipv4() {
-        return None;
+        return (difference == 0).then_some(header.ip_id);
+    }
+    solve_difference(difference, payload.len()).map(|id| header.ip_id ^ id)
+}
+
+/// What the identification of an IPv4 packet differs by from the one that its ICRC was computed
+/// with, which came out different by `difference`.
+pub(crate) fn solve_difference(difference: u32, payload_len: usize) -> Option<u16> {
+    if difference == 0 {
+        return Some(0);
     }
     // To the CRC register, the two bytes and what follows them are a sum in the low bits and then
     // as many steps. Undoing the steps must leave two bytes, the first of them lowest.
-    let bytes_after = V4_HEADERS - 6 + payload.len() - LEN;
+    let bytes_after = V4_HEADERS - 6 + payload_len - LEN;
     let undone = undo_bytes(difference, 2 + bytes_after)?;
-    let id_difference = u16::try_from(undone).ok()?.swap_bytes();
-    Some(header.ip_id ^ id_difference)
+    u16::try_from(undone).ok().map(u16::swap_bytes)
 }
 
 /// Received ICRC less the computed one; `None` when the payload is too short for one.
@@ -122,7 +135,7 @@ fn difference(header: &IcrcHeader, payload: &[u8]) -> Option<u32> {
 }
 
 /// The CRC polynomial without x^32. Bit 31 is x^0, as in every reflected CRC.
-const POLYNOMIAL: u32 = 0xedb8_8320;
+pub(super) const POLYNOMIAL: u32 = 0xedb8_8320;
 const ONE: u32 = 1 << 31;
 
 /// Product modulo the CRC polynomial.

@@ -13,6 +13,7 @@ pub mod bth;
 pub mod deth;
 pub mod grh;
 pub mod icrc;
+pub(crate) mod icrc_prefix;
 pub mod ieth;
 pub mod immdt;
 pub mod opcode;

@@ -64,12 +64,8 @@ macro_rules! opcodes {
                 pub const $name: Self = Self($byte);
             )*
 
-            /// The opcode of this byte. `None`: reserved, or of a class that is not spoken.
-            pub const fn new(byte: u8) -> Option<Self> {
-                match byte {
-                    $($byte => Some(Self::$name),)*
-                    _ => None,
-                }
+            const fn is_defined(byte: u8) -> bool {
+                matches!(byte, $($byte)|*)
             }
 
             /// Full name, such as `RC_WRITE_FIRST`.
@@ -150,6 +146,15 @@ opcodes! {
 }
 
 impl Opcode {
+    /// The opcode of this byte. `None`: reserved, or of a class that is not spoken.
+    #[inline]
+    pub const fn new(byte: u8) -> Option<Self> {
+        match MEANINGS[byte as usize] {
+            Some(_) => Some(Self(byte)),
+            None => None,
+        }
+    }
+
     /// The opcode of an operation on a transport; `None` where the transport lacks it.
     pub const fn of(class: TransportClass, operation: Operation) -> Option<Self> {
         match (class, operation) {
@@ -174,31 +179,79 @@ impl Opcode {
     }
 
     /// The transport class.
+    #[inline]
     pub const fn class(self) -> TransportClass {
-        match TransportClass::of(self.0) {
-            Some(class) => class,
-            None => unreachable!(),
-        }
+        self.meaning().class
     }
 
     /// The operation.
+    #[inline]
     pub const fn operation(self) -> Operation {
-        match Operation::of(self.0) {
-            _ if matches!(self.class(), TransportClass::Cnp) => Operation::Cnp,
-            Some(operation) => operation,
-            None => unreachable!(),
-        }
+        self.meaning().operation
     }
 
     /// The extended headers that follow the BTH.
+    #[inline]
     pub const fn headers(self) -> HeaderSet {
-        let operation = self.operation();
-        let headers = operation.rc_headers();
-        match self.class() {
-            TransportClass::Ud => HeaderSet::DETH.union(headers),
-            TransportClass::Xrc if operation.is_request() => HeaderSet::XRCETH.union(headers),
-            _ => headers,
+        self.meaning().headers
+    }
+
+    /// Bytes of these headers.
+    #[inline]
+    pub const fn headers_len(self) -> usize {
+        self.meaning().headers_len as usize
+    }
+
+    #[inline]
+    const fn meaning(self) -> &'static Meaning {
+        match &MEANINGS[self.0 as usize] {
+            Some(meaning) => meaning,
+            // The field is private, so that only defined opcodes exist.
+            None => unreachable!(),
         }
+    }
+}
+
+/// What an opcode says, looked up rather than worked out for every packet.
+#[derive(Clone, Copy)]
+struct Meaning {
+    class: TransportClass,
+    operation: Operation,
+    headers: HeaderSet,
+    headers_len: u8,
+}
+
+static MEANINGS: [Option<Meaning>; 256] = {
+    let (mut meanings, mut byte) = ([None; 256], 0_u8);
+    loop {
+        if Opcode::is_defined(byte) {
+            meanings[byte as usize] = Some(Meaning::of(byte));
+        }
+        if byte == u8::MAX {
+            break meanings;
+        }
+        byte += 1;
+    }
+};
+
+impl Meaning {
+    const fn of(byte: u8) -> Self {
+        let Some(class) = TransportClass::of(byte) else { unreachable!() };
+        let operation = match Operation::of(byte) {
+            _ if matches!(class, TransportClass::Cnp) => Operation::Cnp,
+            Some(operation) => operation,
+            None => unreachable!(),
+        };
+        let headers = match class {
+            TransportClass::Ud => HeaderSet::DETH.union(operation.rc_headers()),
+            TransportClass::Xrc if operation.is_request() => {
+                HeaderSet::XRCETH.union(operation.rc_headers())
+            }
+            _ => operation.rc_headers(),
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "76 at most")]
+        let headers_len = headers.wire_len() as u8;
+        Self { class, operation, headers, headers_len }
     }
 }
 

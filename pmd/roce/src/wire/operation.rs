@@ -73,16 +73,25 @@ bitflags! {
 
 impl HeaderSet {
     /// Bytes of these headers on the wire.
-    pub fn wire_len(self) -> usize {
-        let len_of = |header, len| if self.contains(header) { len } else { 0 };
-        len_of(Self::XRCETH, XrcEth::LEN)
-            + len_of(Self::DETH, Deth::LEN)
-            + len_of(Self::RETH, Reth::LEN)
-            + len_of(Self::ATOMIC_ETH, AtomicEth::LEN)
-            + len_of(Self::AETH, Aeth::LEN)
-            + len_of(Self::ATOMIC_ACK_ETH, AtomicAckEth::LEN)
-            + len_of(Self::IMMDT, ImmDt::LEN)
-            + len_of(Self::IETH, Ieth::LEN)
+    pub const fn wire_len(self) -> usize {
+        const LENGTHS: [usize; 8] = [
+            XrcEth::LEN,
+            Deth::LEN,
+            Reth::LEN,
+            AtomicEth::LEN,
+            Aeth::LEN,
+            AtomicAckEth::LEN,
+            ImmDt::LEN,
+            Ieth::LEN,
+        ];
+        let (mut len, mut bit) = (0, 0);
+        while bit < LENGTHS.len() {
+            if self.bits() >> bit & 1 == 1 {
+                len += LENGTHS[bit];
+            }
+            bit += 1;
+        }
+        len
     }
 }
 

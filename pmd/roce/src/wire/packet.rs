@@ -153,7 +153,7 @@ impl Headers {
 
     /// Bytes of the packet with so much payload: headers, payload and pad, no ICRC.
     pub fn buffer_len(&self, payload_len: usize) -> usize {
-        Bth::LEN + self.bth.opcode.headers().wire_len() + payload_len.next_multiple_of(4)
+        Bth::LEN + self.bth.opcode.headers_len() + payload_len.next_multiple_of(4)
     }
 
     /// Writes headers and pad at the start of `out`, and lends the place of the payload to be
@@ -163,37 +163,80 @@ impl Headers {
     /// When the extended headers are not the ones that the opcode asks for, or `out` is shorter
     /// than [`Headers::buffer_len`].
     pub fn emit<'out>(&self, payload_len: usize, out: &'out mut [u8]) -> &'out mut [u8] {
-        assert_eq!(self.present(), self.bth.opcode.headers(), "headers of {}", self.bth.opcode);
+        let present = self.present();
+        assert_eq!(present, self.bth.opcode.headers(), "headers of {}", self.bth.opcode);
         let pad = pad_of(payload_len);
         let mut rest = out;
         self.bth.emit(pad, claim(&mut rest));
-        if let Some(xrceth) = &self.xrceth {
-            xrceth.emit(claim(&mut rest));
-        }
-        if let Some(deth) = &self.deth {
-            deth.emit(claim(&mut rest));
-        }
-        if let Some(reth) = &self.reth {
-            reth.emit(claim(&mut rest));
-        }
-        if let Some(atomic_eth) = &self.atomic_eth {
-            atomic_eth.emit(claim(&mut rest));
-        }
-        if let Some(aeth) = &self.aeth {
-            aeth.emit(claim(&mut rest));
-        }
-        if let Some(atomic_ack_eth) = &self.atomic_ack_eth {
-            atomic_ack_eth.emit(claim(&mut rest));
-        }
-        if let Some(immdt) = &self.immdt {
-            immdt.emit(claim(&mut rest));
-        }
-        if let Some(ieth) = &self.ieth {
-            ieth.emit(claim(&mut rest));
+        if !present.is_empty() {
+            self.emit_extended(&mut rest);
         }
         let (payload, after) = rest.split_at_mut(payload_len);
         after[..pad.into()].fill(0);
         payload
+    }
+
+    fn parse_extended(&mut self, set: HeaderSet, rest: &mut &[u8]) -> Result<(), DropReason> {
+        if set.contains(HeaderSet::XRCETH) {
+            let view = XrcEthView::new_checked(split(rest, XrcEth::LEN)?)?;
+            self.xrceth = Some(XrcEth::parse(view));
+        }
+        if set.contains(HeaderSet::DETH) {
+            let view = DethView::new_checked(split(rest, Deth::LEN)?)?;
+            self.deth = Some(Deth::parse(view));
+        }
+        if set.contains(HeaderSet::RETH) {
+            let view = RethView::new_checked(split(rest, Reth::LEN)?)?;
+            self.reth = Some(Reth::parse(view));
+        }
+        if set.contains(HeaderSet::ATOMIC_ETH) {
+            let view = AtomicEthView::new_checked(split(rest, AtomicEth::LEN)?)?;
+            self.atomic_eth = Some(AtomicEth::parse(view));
+        }
+        if set.contains(HeaderSet::AETH) {
+            let view = AethView::new_checked(split(rest, Aeth::LEN)?)?;
+            self.aeth = Some(Aeth::parse(view).ok_or(DropReason::BadSyndrome)?);
+        }
+        if set.contains(HeaderSet::ATOMIC_ACK_ETH) {
+            let view = AtomicAckEthView::new_checked(split(rest, AtomicAckEth::LEN)?)?;
+            self.atomic_ack_eth = Some(AtomicAckEth::parse(view));
+        }
+        if set.contains(HeaderSet::IMMDT) {
+            let view = ImmDtView::new_checked(split(rest, ImmDt::LEN)?)?;
+            self.immdt = Some(ImmDt::parse(view));
+        }
+        if set.contains(HeaderSet::IETH) {
+            let view = IethView::new_checked(split(rest, Ieth::LEN)?)?;
+            self.ieth = Some(Ieth::parse(view));
+        }
+        Ok(())
+    }
+
+    fn emit_extended(&self, rest: &mut &mut [u8]) {
+        if let Some(xrceth) = &self.xrceth {
+            xrceth.emit(claim(rest));
+        }
+        if let Some(deth) = &self.deth {
+            deth.emit(claim(rest));
+        }
+        if let Some(reth) = &self.reth {
+            reth.emit(claim(rest));
+        }
+        if let Some(atomic_eth) = &self.atomic_eth {
+            atomic_eth.emit(claim(rest));
+        }
+        if let Some(aeth) = &self.aeth {
+            aeth.emit(claim(rest));
+        }
+        if let Some(atomic_ack_eth) = &self.atomic_ack_eth {
+            atomic_ack_eth.emit(claim(rest));
+        }
+        if let Some(immdt) = &self.immdt {
+            immdt.emit(claim(rest));
+        }
+        if let Some(ieth) = &self.ieth {
+            ieth.emit(claim(rest));
+        }
     }
 }
 
@@ -218,37 +261,8 @@ impl<'a> Packet<'a> {
         let bth_view = BthView::new_checked(split(&mut rest, Bth::LEN)?)?;
         let mut headers = Headers::new(Bth::parse(bth_view)?);
         let set = headers.bth.opcode.headers();
-        if set.contains(HeaderSet::XRCETH) {
-            let view = XrcEthView::new_checked(split(&mut rest, XrcEth::LEN)?)?;
-            headers.xrceth = Some(XrcEth::parse(view));
-        }
-        if set.contains(HeaderSet::DETH) {
-            let view = DethView::new_checked(split(&mut rest, Deth::LEN)?)?;
-            headers.deth = Some(Deth::parse(view));
-        }
-        if set.contains(HeaderSet::RETH) {
-            let view = RethView::new_checked(split(&mut rest, Reth::LEN)?)?;
-            headers.reth = Some(Reth::parse(view));
-        }
-        if set.contains(HeaderSet::ATOMIC_ETH) {
-            let view = AtomicEthView::new_checked(split(&mut rest, AtomicEth::LEN)?)?;
-            headers.atomic_eth = Some(AtomicEth::parse(view));
-        }
-        if set.contains(HeaderSet::AETH) {
-            let view = AethView::new_checked(split(&mut rest, Aeth::LEN)?)?;
-            headers.aeth = Some(Aeth::parse(view).ok_or(DropReason::BadSyndrome)?);
-        }
-        if set.contains(HeaderSet::ATOMIC_ACK_ETH) {
-            let view = AtomicAckEthView::new_checked(split(&mut rest, AtomicAckEth::LEN)?)?;
-            headers.atomic_ack_eth = Some(AtomicAckEth::parse(view));
-        }
-        if set.contains(HeaderSet::IMMDT) {
-            let view = ImmDtView::new_checked(split(&mut rest, ImmDt::LEN)?)?;
-            headers.immdt = Some(ImmDt::parse(view));
-        }
-        if set.contains(HeaderSet::IETH) {
-            let view = IethView::new_checked(split(&mut rest, Ieth::LEN)?)?;
-            headers.ieth = Some(Ieth::parse(view));
+        if !set.is_empty() {
+            headers.parse_extended(set, &mut rest)?;
         }
         if !rest.len().is_multiple_of(4) {
             return Err(DropReason::BadLength);
