@@ -1,8 +1,16 @@
-//! Two connected lcores to measure messages on, and the traffic between them.
+//! Two connected lcores to measure messages on, the traffic between them, and the cores to do it on.
 #![forbid(unsafe_code)]
 
+mod cores;
+mod opposite;
+mod packets;
+mod probe;
 mod side;
 mod traffic;
 
+pub use cores::{cores, pin};
+pub use opposite::Opposite;
+pub use packets::Packets;
+pub use probe::hop_ns;
 pub use side::{Options, Side, Wish, connect, pair};
-pub use traffic::{BATCH, Kind, Sink, Source};
+pub use traffic::{BATCH, Kind, Sink, Source, stream};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use pmd_mem::{Hugepages, Numa, Region, RegionSpec, Seal};
 use pmd_verbs::roce::ids::{Gid, PathMtu, Psn, Qpn};
-use pmd_verbs::roce::qp::attr::{QpAttr, QpCap};
+use pmd_verbs::roce::qp::attr::{AddressVector, QpAttr, QpCap};
 use pmd_verbs::roce::qp::state::{AttrMask, QpState};
 use pmd_verbs::{
-    Access, Context, Cq, Device, DeviceConfig, Mr, Qp, QpOptions, Rc, RemoteAddr, WireChoice,
+    Access, Context, Cq, Device, DeviceConfig, Mr, Qp, QpOptions, Rc, RemoteAddr, Sge, WireChoice,
 };
 
 /// What to measure with.
@@ -49,6 +49,28 @@ pub struct Side {
 }
 
 const PSN: Psn = Psn::new(0x10_0000);
+const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+/// What leads an RC queue pair from RESET to RTS, step by step.
+pub(crate) fn steps(av: AddressVector, dest_qpn: Qpn) -> [(QpAttr, AttrMask); 3] {
+    let attr = QpAttr {
+        access: REMOTE,
+        av,
+        path_mtu: PathMtu::B1024,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        min_rnr_timer: 1,
+        sq_psn: PSN,
+        rq_psn: PSN,
+        max_rd_atomic: 16,
+        max_dest_rd_atomic: 16,
+        dest_qpn,
+        ..QpAttr::new(QpState::Reset)
+    };
+    [(QpState::Init, 0x39), (QpState::Rtr, 0x12_9181), (QpState::Rts, 0x1_2e01)]
+        .map(|(state, mask)| (QpAttr { state, ..attr }, AttrMask::from_bits_retain(mask)))
+}
 
 impl Side {
     /// Opens a device for the calling thread.
@@ -71,8 +93,7 @@ impl Side {
             seal: Seal::Data,
         };
         let region = Arc::new(Region::create(&spec)?);
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let mr = pd.register(&region, 0, len, access)?;
+        let mr = pd.register(&region, 0, len, Access::LOCAL_WRITE | REMOTE)?;
         let cap = QpCap {
             max_send_wr: options.depth,
             max_recv_wr: options.depth,
@@ -103,28 +124,21 @@ impl Side {
     pub fn connect(&self, peer: &Wish) -> Result<()> {
         for (qp, qpn) in self.qps.iter().zip(&peer.qpns) {
             let av = self.cx.path_to(peer.gid, *qpn).context("no path to the peer")?;
-            let attr = QpAttr {
-                access: Access::REMOTE_WRITE | Access::REMOTE_READ,
-                av,
-                path_mtu: PathMtu::B1024,
-                timeout: 14,
-                retry_cnt: 7,
-                rnr_retry: 7,
-                min_rnr_timer: 1,
-                sq_psn: PSN,
-                rq_psn: PSN,
-                max_rd_atomic: 16,
-                max_dest_rd_atomic: 16,
-                dest_qpn: *qpn,
-                ..QpAttr::new(QpState::Reset)
-            };
-            for (state, mask) in
-                [(QpState::Init, 0x39), (QpState::Rtr, 0x12_9181), (QpState::Rts, 0x1_2e01)]
-            {
-                qp.modify(&QpAttr { state, ..attr }, AttrMask::from_bits_retain(mask))?;
+            for (attr, mask) in steps(av, *qpn) {
+                qp.modify(&attr, mask)?;
             }
         }
         Ok(())
+    }
+
+    /// Where the message is sent from, written from or read into.
+    pub const fn source(&self, size: u32) -> [Sge; 1] {
+        [self.mr.sge(0, size)]
+    }
+
+    /// Where received messages go.
+    pub const fn sink(&self, size: u32) -> [Sge; 1] {
+        [self.mr.sge(self.mr.len() / 2, size)]
     }
 
     /// One turn of the device.

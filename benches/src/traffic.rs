@@ -1,13 +1,19 @@
 //! Messages from one end to the other, every one signalled, as a consumer would send them.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, ensure};
 use pmd_verbs::roce::ids::WrId;
-use pmd_verbs::{Data, Rc, RecvWr, RemoteAddr, Sge, WcStatus, WorkRequest};
+use pmd_verbs::{Data, Imm, Rc, RecvWr, RemoteAddr, Sge, WcStatus, WorkRequest};
 
 use crate::Side;
 
 /// Requests posted as one list, and completions asked for at a time.
 pub const BATCH: usize = 32;
+/// Turns without a completion before the clock is asked whether something is broken.
+const IDLE_TURNS: u32 = 1 << 16;
+/// No message takes so long, retries included.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -18,6 +24,10 @@ pub enum Kind {
     Write,
     /// RDMA READ.
     Read,
+    /// RDMA WRITE with immediate into a posted receive.
+    WriteImm,
+    /// Fetch-and-add: eight bytes, whatever the size.
+    Atomic,
     /// SEND and WRITE in turn.
     Mixed,
 }
@@ -26,8 +36,8 @@ impl Kind {
     /// Messages of so many that take a receive.
     pub const fn receives(self, messages: u64) -> u64 {
         match self {
-            Self::Send => messages,
-            Self::Write | Self::Read => 0,
+            Self::Send | Self::WriteImm => messages,
+            Self::Write | Self::Read | Self::Atomic => 0,
             Self::Mixed => messages / 2,
         }
     }
@@ -42,6 +52,7 @@ pub struct Source<'a> {
     next_qp: usize,
     in_flight: usize,
     limit: usize,
+    goal: u64,
     /// Completions so far.
     pub completed: u64,
 }
@@ -61,7 +72,9 @@ impl<'a> Source<'a> {
             let wr = match kind {
                 Kind::Send => WorkRequest::send(data),
                 Kind::Write => WorkRequest::write(data, to),
+                Kind::WriteImm => WorkRequest::write_imm(data, to, Imm([0; 4])),
                 Kind::Read => WorkRequest::read(data, to),
+                Kind::Atomic => WorkRequest::fetch_add(data, to, 1),
                 Kind::Mixed if nth.is_multiple_of(2) => WorkRequest::send(data),
                 Kind::Mixed => WorkRequest::write(data, to),
             };
@@ -73,7 +86,7 @@ impl<'a> Source<'a> {
             _ => 1,
         };
         let lists = (0..per_qp).map(request).collect();
-        Self { side, lists, per_qp, next_qp: 0, in_flight: 0, limit, completed: 0 }
+        Self { side, lists, per_qp, next_qp: 0, in_flight: 0, limit, goal: 0, completed: 0 }
     }
 
     /// Posts a batch, unless too many requests are in flight. Returns whether it did.
@@ -107,6 +120,35 @@ impl<'a> Source<'a> {
         self.in_flight -= taken;
         self.completed += taken as u64;
         ensure!(bad.is_none(), "a request failed: {bad:?}");
+        Ok(())
+    }
+
+    /// Keeps requests in flight until as many have completed as all runs so far asked for, `messages`
+    /// in this one, and has `between` done in every turn.
+    ///
+    /// # Errors
+    /// Where a request fails, or nothing completes for far too long.
+    pub fn run(&mut self, messages: u64, mut between: impl FnMut() -> Result<()>) -> Result<()> {
+        // What completed beyond an earlier goal counts toward this one.
+        self.goal += messages;
+        let (mut idle, mut since) = (0_u32, None);
+        while self.completed < self.goal {
+            let before = self.completed;
+            self.post()?;
+            self.poll()?;
+            between()?;
+            idle = if self.completed == before { idle + 1 } else { 0 };
+            if idle == 0 {
+                since = None;
+            } else if idle.is_multiple_of(IDLE_TURNS) {
+                let since = since.get_or_insert_with(Instant::now);
+                ensure!(
+                    since.elapsed() < PATIENCE,
+                    "{before} of {} messages, then none",
+                    self.goal
+                );
+            }
+        }
         Ok(())
     }
 }
@@ -157,4 +199,12 @@ impl<'a> Sink<'a> {
         self.received += taken as u64;
         outcome
     }
+}
+
+/// Runs both ends on the calling thread, in turn, until `messages` more have completed.
+///
+/// # Errors
+/// As [`Source::run`].
+pub fn stream(source: &mut Source<'_>, sink: &mut Sink<'_>, messages: u64) -> Result<()> {
+    source.run(messages, || sink.poll())
 }

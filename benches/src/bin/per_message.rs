@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use anyhow::Result;
-use benches::{Kind, Options, Side, Sink, Source, pair};
+use benches::{Kind, Options, Side, Sink, Source, pair, stream};
 use clap::Parser;
 use pmd_verbs::WireChoice;
 
@@ -47,10 +47,10 @@ fn main() -> Result<()> {
         size: args.size,
     };
     let [one, two] = pair(&options)?;
-    let (from, into) = ([one.mr.sge(0, args.size)], [two.mr.sge(4096, args.size)]);
+    let (from, into) = (one.source(args.size), two.sink(args.size));
     let mut source = Source::new(&one, args.kind, &from, two.mr.remote(0), 64);
     let mut sink = Sink::new(&two, &into, 64)?;
-    run(&mut source, &mut sink, WARM_UP)?;
+    stream(&mut source, &mut sink, WARM_UP)?;
     if let Some(polls) = args.idle {
         let begin = Instant::now();
         measured_idle(&one, polls);
@@ -75,7 +75,7 @@ fn main() -> Result<()> {
 /// What is counted.
 #[inline(never)]
 fn measured(source: &mut Source<'_>, sink: &mut Sink<'_>, messages: u64) -> Result<()> {
-    run(source, sink, messages)
+    stream(source, sink, messages)
 }
 
 /// What is counted of a context that has nothing to do.
@@ -84,14 +84,4 @@ fn measured_idle(side: &Side, polls: u64) {
     for _ in 0..polls {
         black_box(side.cq.poll(32, |_| {}));
     }
-}
-
-fn run(source: &mut Source<'_>, sink: &mut Sink<'_>, messages: u64) -> Result<()> {
-    let until = source.completed + messages;
-    while source.completed < until {
-        source.post()?;
-        source.poll()?;
-        sink.poll()?;
-    }
-    Ok(())
 }

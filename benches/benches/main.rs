@@ -1,0 +1,55 @@
+//! Criterion suites, all on one pinned core, some with a second one opposite. `benches/README.md`
+//! says how to run them and what each measures.
+#![forbid(unsafe_code)]
+
+mod copy;
+mod endpoint;
+mod frames;
+mod histogram;
+mod icrc;
+mod memory_table;
+mod mempool;
+mod modify;
+mod paths;
+mod poll;
+mod ring;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use benches::{cores, hop_ns, pin};
+use criterion::Criterion;
+
+fn main() -> Result<()> {
+    let [here, there] = cores()?;
+    let probe = hop_ns([there, here])?;
+    pin(here)?;
+    #[expect(clippy::print_stdout, reason = "figures of two cores mean nothing without it")]
+    {
+        println!("cores {here} and {there}, one hop {probe:.0} ns");
+    }
+    // Flags come last: what they say holds.
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(800))
+        .configure_from_args();
+    let suites: [fn(&mut Criterion) -> Result<()>; 11] = [
+        paths::suite,
+        poll::suite,
+        frames::suite,
+        icrc::suite,
+        memory_table::suite,
+        ring::suite,
+        mempool::suite,
+        modify::suite,
+        endpoint::suite,
+        copy::suite,
+        histogram::suite,
+    ];
+    for suite in suites {
+        suite(&mut criterion)?;
+    }
+    criterion.final_summary();
+    Ok(())
+}

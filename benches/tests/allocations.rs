@@ -1,0 +1,70 @@
+//! After warm-up, nothing on the data path asks the allocator for memory: not the engine, not a
+//! wire, not a queue.
+#![forbid(unsafe_code)]
+
+use benches::{Kind, Options, Packets, Sink, Source, pair, stream};
+use pmd_verbs::WireChoice;
+
+/// Before the count: queues reach their depth, buffers their size.
+const WARM_UP: u64 = 1024;
+const MESSAGES: u64 = 4096;
+
+const KINDS: [Kind; 6] =
+    [Kind::Send, Kind::Write, Kind::WriteImm, Kind::Read, Kind::Atomic, Kind::Mixed];
+
+/// Allocations of this thread, which runs both ends, for `MESSAGES` of one kind.
+fn allocations(wire: WireChoice, qps: usize, kind: Kind, size: u32) -> u64 {
+    let [one, two] = pair(&Options { wire, qps, depth: 64, size }).expect("two connected ends");
+    let (from, into) = (one.source(size), two.sink(size));
+    let mut source = Source::new(&one, kind, &from, two.mr.remote(0), 64);
+    let mut sink = Sink::new(&two, &into, 64).expect("room for receives");
+    stream(&mut source, &mut sink, WARM_UP).expect("messages complete");
+    let counted = allocation_counter::measure(|| {
+        stream(&mut source, &mut sink, MESSAGES).expect("messages complete");
+    });
+    assert!(source.completed >= WARM_UP + MESSAGES);
+    counted.count_total
+}
+
+fn none_for_any_kind(wire: WireChoice, cases: &[(usize, u32)]) {
+    for (qps, size) in cases {
+        for kind in KINDS {
+            let size = if kind == Kind::Atomic { 8 } else { *size };
+            let found = allocations(wire, *qps, kind, size);
+            assert_eq!(found, 0, "{wire:?}, {qps} QPs, {kind:?} of {size} bytes");
+        }
+    }
+}
+
+/// Sizes inside a record, pulled by the receiver, and pushed into its buffer.
+#[test]
+fn shared_memory_allocates_nothing() {
+    none_for_any_kind(WireChoice::Shm, &[(1, 8), (16, 8), (1, 4096), (1, 65_536)]);
+}
+
+/// One packet, and several of a path MTU of 1024.
+#[test]
+fn packets_over_sockets_allocate_nothing() {
+    none_for_any_kind(WireChoice::Udp, &[(1, 8), (16, 8), (1, 4096)]);
+}
+
+#[test]
+fn packets_in_memory_allocate_nothing() {
+    for kind in [Kind::Send, Kind::Write, Kind::Read] {
+        for size in [8, 65_536] {
+            let mut packets = Packets::new(kind, size).expect("two connected engines");
+            packets.run(WARM_UP).expect("messages complete");
+            let counted = allocation_counter::measure(|| {
+                packets.run(MESSAGES).expect("messages complete");
+            });
+            assert_eq!(counted.count_total, 0, "{kind:?} of {size} bytes");
+        }
+    }
+}
+
+/// The counter counts: where it did not, every test above would pass.
+#[test]
+fn the_counter_sees_one_allocation() {
+    let counted = allocation_counter::measure(|| drop(std::hint::black_box(Box::new(7_u64))));
+    assert_eq!(counted.count_total, 1);
+}
