@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use benches::{Kind, Options, Packets, Sink, Source, pair, stream};
-use pmd_verbs::WireChoice;
+use pmd_verbs::{QpOptions, Rc, WireChoice};
 
 /// Before the count: queues reach their depth, buffers their size.
 const WARM_UP: u64 = 1024;
@@ -67,4 +67,26 @@ fn packets_in_memory_allocate_nothing() {
 fn the_counter_sees_one_allocation() {
     let counted = allocation_counter::measure(|| drop(std::hint::black_box(Box::new(7_u64))));
     assert_eq!(counted.count_total, 1);
+}
+
+/// What a queue pair says it takes is what the allocator gave for it: within a tenth, for what
+/// allocations round up to and tables that grow.
+#[test]
+fn a_queue_pair_takes_the_bytes_it_reports() {
+    let options = Options { wire: WireChoice::Shm, qps: 1, depth: 64, size: 8 };
+    let [one, two] = pair(&options).expect("two connected ends");
+    let cap = one.qps[0].query().init.cap;
+    let (send_cq, recv_cq) = (&one.cq, &one.cq);
+    let wish = QpOptions { send_cq, recv_cq, srq: None, xrcd: None, cap, signal_all: false };
+    let mut more = Vec::with_capacity(64);
+    let counted = allocation_counter::measure(|| {
+        for _ in 0..64 {
+            more.push(one.qps[0].pd().create_qp::<Rc>(&wish).expect("a slot is free"));
+        }
+    });
+    let reported: usize = more.iter().map(|qp| qp.query().memory_bytes).sum();
+    let given = usize::try_from(counted.bytes_current).expect("more than nothing");
+    assert!(given.abs_diff(reported) <= reported / 10, "{given} bytes given, {reported} reported");
+    drop(more);
+    drop(two);
 }
