@@ -283,14 +283,30 @@ impl Engine {
     /// # Errors
     /// [`PostSendError`]; nothing was posted.
     pub fn post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        let qp = self.qps.get_mut(qpn).ok_or(PostSendError::NoSuchQp(qpn))?;
-        qp::post::send(qp, &mut self.device, wr)
+        self.post_send_list(qpn, [wr]).map_err(|(_, error)| error)
+    }
+
+    /// Appends a list of requests, each as [`Engine::post_send`] does.
+    ///
+    /// # Errors
+    /// How many were posted, and why the next one was not.
+    #[inline]
+    pub fn post_send_list<'a, 'b: 'a>(
+        &mut self,
+        qpn: Qpn,
+        list: impl IntoIterator<Item = &'a SendWr<'b>>,
+    ) -> Result<(), (usize, PostSendError)> {
+        match self.qps.get_mut(qpn) {
+            Some(qp) => qp::post::send(qp, &mut self.device, list),
+            None => Err((0, PostSendError::NoSuchQp(qpn))),
+        }
     }
 
     /// Appends to a receive queue.
     ///
     /// # Errors
     /// [`PostRecvError`]; nothing was posted.
+    #[inline]
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostRecvError::NoSuchQp(qpn))?;
         qp::post::recv(qp, &mut self.device, wr)
@@ -331,6 +347,7 @@ impl Engine {
     /// Takes one record from a link. False: the record must stay in the ring and come again, since
     /// an answer to it has no room or its bytes are not mapped yet.
     #[expect(clippy::too_many_arguments, reason = "what a caller lends is an argument each")]
+    #[inline]
     pub fn handle_record(
         &mut self,
         now: Instant,
@@ -351,7 +368,9 @@ impl Engine {
             }
         };
         self.fail_overrun(io.cq);
-        self.publish(peers);
+        if self.device.pages.has_changed() {
+            self.publish(peers);
+        }
         taken == Taken::Yes
     }
 
@@ -404,6 +423,7 @@ impl Engine {
     /// The part of [`Engine::poll_transmit`] that is for the local path, and needs no time: deadlines
     /// it sets count from the next call that is told the time. Polls without a clock may be many
     /// between two that read it.
+    #[inline]
     pub fn poll_local(
         &mut self,
         mem: &mut impl Memory,
@@ -416,6 +436,7 @@ impl Engine {
 
     /// Whether a queue pair waits for [`Engine::poll_transmit`] with something that
     /// [`Engine::poll_local`] does not do.
+    #[inline]
     pub fn has_packets(&self) -> bool {
         !self.device.ready.is_empty() || !self.device.acks.is_empty()
     }
@@ -549,6 +570,12 @@ impl Engine {
     /// [`Engine::handle_timeout`], else perhaps too early.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.device.timers.next()
+    }
+
+    /// Whether an asynchronous event waits.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.device.events.is_empty()
     }
 
     /// The next asynchronous event.

@@ -58,6 +58,11 @@ impl EventQueue {
         }
     }
 
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn poll(&mut self) -> Option<AsyncEvent> {
         self.0.pop_front()
     }

@@ -44,6 +44,7 @@ impl<T> Slots<T> {
         self.objects.get(slot as usize)?.as_ref()
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
         self.objects.get_mut(slot as usize)?.as_mut()
     }

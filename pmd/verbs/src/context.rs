@@ -32,6 +32,7 @@ impl Context {
         Self { device, lcore, core: Rc::new(RefCell::new(core)) }
     }
 
+    #[inline]
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
         act(&mut self.core.borrow_mut())
     }
@@ -85,9 +86,9 @@ impl Context {
     }
 
     /// A turn on behalf of a caller without a loop; returns how much was done.
+    #[inline]
     pub(crate) fn nudge(&self) -> usize {
-        // The clock is read only where it is used: a poll of a driven lcore costs next to nothing.
-        self.with(|core| if core.driven { 0 } else { core.progress(self.device.now()) })
+        self.with(|core| core.nudge(|| self.device.now()))
     }
 
     /// The oldest asynchronous event that nobody took yet.

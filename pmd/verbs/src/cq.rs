@@ -74,17 +74,21 @@ impl Cq {
 
     /// Hands over up to `room` completions, oldest first, as `ibv_poll_cq(3)`. `each` may use every
     /// object of this lcore, for instance to post the next request.
+    #[inline]
     pub fn poll(&self, room: usize, mut each: impl FnMut(Completion)) -> usize {
-        self.inner.cx.nudge();
         let mut taken = 0;
         loop {
             let mut batch = ArrayVec::<Completion, BATCH>::new();
             let want = BATCH.min(room - taken);
-            self.inner.cx.with(|core| core.cqs.poll(self.inner.id, want, |wc| batch.push(wc)));
+            self.inner.cx.with(|core| {
+                if taken == 0 {
+                    core.nudge(|| self.inner.cx.device().now());
+                }
+                core.cqs.take(self.inner.id, want, &mut batch);
+            });
             taken += batch.len();
-            let last = batch.len() < want || taken == room;
-            batch.into_iter().for_each(&mut each);
-            if last {
+            batch.iter().for_each(|completion| each(*completion));
+            if batch.len() < want || taken == room {
                 return taken;
             }
         }

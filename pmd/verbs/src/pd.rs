@@ -40,6 +40,7 @@ impl Pd {
     }
 
     /// The lcore it belongs to.
+    #[inline]
     pub fn context(&self) -> &Context {
         &self.inner.cx
     }

@@ -165,6 +165,7 @@ impl<T: Sends> Qp<T> {
     ///
     /// # Errors
     /// [`PostSendError`]; nothing was posted.
+    #[inline]
     pub fn post_send(&self, wr: &WorkRequest<'_, T>) -> Result<(), PostSendError> {
         self.pd.context().with(|core| core.engine.post_send(self.qpn, wr.as_wr()))
     }
@@ -173,15 +174,13 @@ impl<T: Sends> Qp<T> {
     ///
     /// # Errors
     /// [`PostListError`] says how many were posted.
+    #[inline]
     pub fn post_send_list(&self, list: &[WorkRequest<'_, T>]) -> Result<(), PostListError> {
-        self.pd.context().with(|core| {
-            for (posted, wr) in list.iter().enumerate() {
-                core.engine
-                    .post_send(self.qpn, wr.as_wr())
-                    .map_err(|error| PostListError { posted, error })?;
-            }
-            Ok(())
-        })
+        let list = list.iter().map(WorkRequest::as_wr);
+        self.pd
+            .context()
+            .with(|core| core.engine.post_send_list(self.qpn, list))
+            .map_err(|(posted, error)| PostListError { posted, error })
     }
 }
 
@@ -190,6 +189,7 @@ impl<T: Receives> Qp<T> {
     ///
     /// # Errors
     /// [`PostRecvError`]; nothing was posted.
+    #[inline]
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         self.pd.context().with(|core| core.engine.post_recv(self.qpn, wr))
     }
@@ -198,6 +198,7 @@ impl<T: Receives> Qp<T> {
     ///
     /// # Errors
     /// [`PostRecvListError`] says how many were posted.
+    #[inline]
     pub fn post_recv_list(&self, list: &[RecvWr<'_>]) -> Result<(), PostRecvListError> {
         self.pd.context().with(|core| {
             for (posted, wr) in list.iter().enumerate() {

@@ -68,6 +68,7 @@ impl<'a, T: Sends> WorkRequest<'a, T> {
         self
     }
 
+    #[inline]
     pub(crate) const fn as_wr(&self) -> &SendWr<'a> {
         &self.wr
     }

@@ -433,7 +433,7 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
     #[inline]
     fn done(&mut self, qp: &mut Qp) -> Step {
         if qp.sq.next_is_head() {
-            qp.complete_send(self.dev, self.cq, WcStatus::Success);
+            qp.succeed_send(self.dev, self.cq);
             qp.local.progress = true;
             return Step::Completed;
         }

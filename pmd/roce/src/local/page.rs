@@ -45,10 +45,16 @@ impl Pages {
         self.gone.push(qpn);
     }
 
+    /// Whether anything but counts of receives is out of date.
+    #[inline]
+    pub(crate) fn has_changed(&self) -> bool {
+        !self.changed.is_empty() || !self.gone.is_empty()
+    }
+
     /// Shows everything that changed.
     #[inline]
     pub(crate) fn publish(&mut self, qps: &mut QpTable, peers: &mut impl LocalPeer) {
-        if !self.changed.is_empty() || !self.gone.is_empty() {
+        if self.has_changed() {
             self.publish_pages(qps, peers);
         }
         while let Some(slot) = self.received.pop() {

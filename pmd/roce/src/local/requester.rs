@@ -193,7 +193,7 @@ fn complete<M, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &mut Io<'_, M, C>) 
         qp.requester.una = wqe.first_psn.plus(1);
         qp.local.window = qp.local.window.saturating_add(1);
     }
-    qp.complete_send(dev, io.cq, WcStatus::Success);
+    qp.succeed_send(dev, io.cq);
     qp.local.progress = true;
 }
 

@@ -26,6 +26,7 @@ pub(crate) enum Taken {
 }
 
 /// Takes a record for a queue pair.
+#[inline]
 pub(crate) fn handle<M: Memory, C: CqSink, P: LocalPeer>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -35,20 +36,39 @@ pub(crate) fn handle<M: Memory, C: CqSink, P: LocalPeer>(
     record: &Record,
     payload: &mut impl Arrived,
 ) -> Taken {
-    if let RecordKind::Datagram(datagram) = record.kind {
-        return super::datagram::receive(qp, dev, io, record, &datagram, payload);
+    let is_peer = qp.attr.av.link == Some(link) && qp.attr.dest_qpn == record.src;
+    let listens = is_peer && qp.state().receives_packets();
+    let is_message = matches!(
+        record.kind,
+        RecordKind::Send | RecordKind::SendInvalidate(_) | RecordKind::WriteImm
+    );
+    if is_message && listens && !matches!(qp.transport(), Transport::Ud | Transport::XrcIni) {
+        return message(qp, dev, io, peers, link, record, payload);
     }
+    handle_other(qp, dev, io, peers, link, record, payload)
+}
+
+/// A datagram, an answer, or a message that nobody listens to.
+#[inline(never)]
+fn handle_other<M: Memory, C: CqSink, P: LocalPeer>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    peers: &mut P,
+    link: LinkId,
+    record: &Record,
+    payload: &mut impl Arrived,
+) -> Taken {
     let is_peer = qp.attr.av.link == Some(link) && qp.attr.dest_qpn == record.src;
     let listens = is_peer && qp.state().receives_packets();
     match record.kind {
         RecordKind::Send | RecordKind::SendInvalidate(_) | RecordKind::WriteImm => {
-            if !listens || matches!(qp.transport(), Transport::Ud | Transport::XrcIni) {
-                let reason = if is_peer { DropReason::QpState } else { DropReason::WrongAddress };
-                return turn_away(dev, peers, link, record, reason);
-            }
-            return message(qp, dev, io, peers, link, record, payload);
+            let reason = if is_peer { DropReason::QpState } else { DropReason::WrongAddress };
+            return turn_away(dev, peers, link, record, reason);
         }
-        RecordKind::Datagram(_) => {}
+        RecordKind::Datagram(datagram) => {
+            return super::datagram::receive(qp, dev, io, record, &datagram, payload);
+        }
         RecordKind::Nak { syndrome } => {
             if let Some(syndrome) = Syndrome::from_byte(syndrome).filter(|_| is_peer) {
                 requester::refused(qp, dev, io, peers, record.seq, syndrome);
@@ -88,6 +108,7 @@ pub(crate) fn turn_away(
 }
 
 /// A message for a connection.
+#[inline]
 fn message<M: Memory, C: CqSink, P: LocalPeer>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -99,17 +120,49 @@ fn message<M: Memory, C: CqSink, P: LocalPeer>(
 ) -> Taken {
     let is_reliable = qp.transport().is_reliable();
     if is_reliable && record.seq != qp.local.expected {
-        if !qp.local.refused {
-            let answer = answer(record, Syndrome::Nak(NakCode::PsnSequenceError));
-            if push(peers, link, &answer) == Push::Full {
-                return Taken::Later;
-            }
-            qp.local.refused = true;
-            dev.counters.out_of_sequence += 1;
-        }
-        return Taken::Yes;
+        return out_of_order(qp, dev, peers, link, record);
     }
     note_heard(qp, dev);
+    if deliver_usual(qp, dev, io, peers, link, record, payload) {
+        qp.local.expected = qp.local.expected.plus(1);
+        qp.local.refused = false;
+        return Taken::Yes;
+    }
+    message_of_any_kind(qp, dev, io, peers, link, record, payload)
+}
+
+/// A message before it is missing, or was refused: the sender is told once.
+#[cold]
+fn out_of_order(
+    qp: &mut Qp,
+    dev: &mut Device,
+    peers: &mut impl LocalPeer,
+    link: LinkId,
+    record: &Record,
+) -> Taken {
+    if !qp.local.refused {
+        let answer = answer(record, Syndrome::Nak(NakCode::PsnSequenceError));
+        if push(peers, link, &answer) == Push::Full {
+            return Taken::Later;
+        }
+        qp.local.refused = true;
+        dev.counters.out_of_sequence += 1;
+    }
+    Taken::Yes
+}
+
+/// The message that comes next, whatever it takes.
+#[inline(never)]
+fn message_of_any_kind<M: Memory, C: CqSink, P: LocalPeer>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    peers: &mut P,
+    link: LinkId,
+    record: &Record,
+    payload: &mut impl Arrived,
+) -> Taken {
+    let is_reliable = qp.transport().is_reliable();
     match deliver(qp, dev, io, peers, link, record, payload) {
         Ok(()) => {
             qp.local.expected = qp.local.expected.plus(1);
@@ -174,7 +227,47 @@ impl From<LocalFault> for Obstacle {
     }
 }
 
+/// The usual message, a SEND into one element of the queue pair's own receive queue, straight from
+/// there. False: it was not delivered, and may be by the general way.
+#[inline]
+fn deliver_usual<M: Memory, C: CqSink>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    io: &mut Io<'_, M, C>,
+    peers: &impl LocalPeer,
+    link: LinkId,
+    record: &Record,
+    payload: &mut impl Arrived,
+) -> bool {
+    let is_usual = record.kind == RecordKind::Send
+        && record.srqn.is_none()
+        && qp.init.srq.is_none()
+        && !qp.receive.open;
+    if !is_usual {
+        return false;
+    }
+    let Some((wr_id, [sge])) = qp.rq.front() else { return false };
+    if record.len > sge.len {
+        return false;
+    }
+    let place = Sge { len: record.len, ..*sge };
+    if record.len > 0 && payload.copy_to(qp.init.pd, 0, &place).is_err() {
+        return false;
+    }
+    if payload.is_borrowed() && !still_sends(peers, link, record) {
+        // The sender's consumer may have changed the bytes during the copy.
+        return false;
+    }
+    qp.rq.pop_front();
+    dev.counters.rx_bytes += u64::from(record.len);
+    let received = Received::new(WcOpcode::Recv, record.len);
+    let (imm, solicited) = (record.imm, record.solicited);
+    qp.complete_front(dev, io.cq, wr_id, Received { imm, solicited, ..received });
+    true
+}
+
 /// Fills the next receive and completes it. With an obstacle the receive stays open.
+#[inline(never)]
 fn deliver<M: Memory, C: CqSink, P: LocalPeer>(
     qp: &mut Qp,
     dev: &mut Device,

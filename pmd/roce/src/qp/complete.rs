@@ -37,16 +37,25 @@ impl Received {
 
 impl Qp {
     /// Completes the oldest send request. One that succeeds unsignalled leaves no completion.
-    #[inline]
     pub(crate) fn complete_send(
         &mut self,
         dev: &mut Device,
         cq: &mut impl CqSink,
         status: WcStatus,
     ) {
-        if self.sq.next_is_head() {
-            self.requester.packet = 0;
+        if !self.sq.is_empty() {
+            self.end_send(dev, cq, status);
         }
+    }
+
+    /// The oldest send request, which there is, succeeds.
+    #[inline]
+    pub(crate) fn succeed_send(&mut self, dev: &mut Device, cq: &mut impl CqSink) {
+        self.end_send(dev, cq, WcStatus::Success);
+    }
+
+    #[inline]
+    fn end_send(&mut self, dev: &mut Device, cq: &mut impl CqSink, status: WcStatus) {
         let Some(wqe) = self.sq.head() else { return };
         if status != WcStatus::Success || wqe.is_signaled() {
             let byte_len = if wqe.is_read_or_atomic() { wqe.len } else { 0 };
@@ -54,7 +63,10 @@ impl Qp {
             let completion = self.completion(wqe.wr_id, status, what);
             self.push_send(dev, cq, completion);
         }
-        self.sq.retire();
+        if self.sq.retire() {
+            // The packets of the next one are sent from its first on.
+            self.requester.packet = 0;
+        }
     }
 
     /// Fails the oldest send request, and with it the send queue: UC and UD fall into SQE and go on
@@ -80,6 +92,19 @@ impl Qp {
         received: Received,
     ) {
         self.end_receive(dev, cq, WcStatus::Success, received);
+    }
+
+    /// Completes a receive that never was open, since its message came in one piece.
+    #[inline]
+    pub(crate) fn complete_front(
+        &mut self,
+        dev: &mut Device,
+        cq: &mut impl CqSink,
+        wr_id: WrId,
+        received: Received,
+    ) {
+        let completion = self.completion(wr_id, WcStatus::Success, received);
+        self.push_receive(dev, cq, self.init.recv_cq, completion);
     }
 
     /// Completes the open receive, if there is one, with an error.

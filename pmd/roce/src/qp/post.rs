@@ -7,29 +7,95 @@ use crate::error::{PostRecvError, PostSendError};
 use crate::limits::MAX_MESSAGE;
 use crate::work::{Data, RecvWr, SendFlags, SendOp, SendWr};
 
-/// Appends a send request, or refuses it with nothing changed.
+/// Appends send requests up to the first that is refused, which changes nothing.
+///
+/// # Errors
+/// How many were appended, and why the next one was not.
 #[inline]
-pub(crate) fn send(qp: &mut Qp, dev: &mut Device, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+pub(crate) fn send<'a, 'b: 'a>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    list: impl IntoIterator<Item = &'a SendWr<'b>>,
+) -> Result<(), (usize, PostSendError)> {
+    can_send(qp).map_err(|error| (0, error))?;
+    let usual = Usual::of(qp);
+    let mut posted = 0;
+    let outcome = list.into_iter().try_for_each(|wr| {
+        let len = match usual.length(wr) {
+            Some(len) => len,
+            None => check(qp, dev, wr).map_err(|error| (posted, error))?,
+        };
+        if qp.sq.is_full() {
+            return Err((posted, PostSendError::Full));
+        }
+        qp.sq.post(wr, len, wr.flags | usual.flags);
+        posted += 1;
+        Ok(())
+    });
+    // In SQD they wait; in SQE and Error their turn is to be flushed.
+    if posted > 0 && qp.state() != QpState::Sqd {
+        dev.wake(qp);
+    }
+    outcome
+}
+
+fn can_send(qp: &Qp) -> Result<(), PostSendError> {
     if qp.transport() == Transport::XrcTgt {
         return Err(PostSendError::Operation("an XRC target has no send queue"));
     }
     if !qp.state().accepts_post_send() {
         return Err(PostSendError::NotReady(qp.state()));
     }
+    Ok(())
+}
+
+/// What the usual request of a queue pair is known by, so that it need not be checked rule by rule.
+struct Usual {
+    connected: bool,
+    reads: bool,
+    has_sges: bool,
+    /// Flags that hold for every request.
+    flags: SendFlags,
+}
+
+impl Usual {
+    #[inline]
+    fn of(qp: &Qp) -> Self {
+        let transport = qp.transport();
+        Self {
+            connected: matches!(transport, Transport::Rc | Transport::Uc),
+            reads: transport == Transport::Rc && qp.attr.max_rd_atomic > 0,
+            has_sges: qp.init.cap.max_send_sge > 0,
+            flags: if qp.init.sq_sig_all { SendFlags::SIGNALED } else { SendFlags::empty() },
+        }
+    }
+
+    /// Message bytes of a SEND, WRITE or READ with one element, which [`check`] would allow.
+    #[inline]
+    fn length(&self, wr: &SendWr<'_>) -> Option<u32> {
+        let allowed = match wr.op {
+            SendOp::Send | SendOp::SendImm(_) | SendOp::Write(_) | SendOp::WriteImm(..) => {
+                self.connected
+            }
+            SendOp::Read(_) => self.reads,
+            _ => false,
+        };
+        match wr.data {
+            Data::Sges([only]) if allowed && self.has_sges && only.len <= MAX_MESSAGE => {
+                Some(only.len)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Message bytes of a request that may be posted.
+#[inline(never)]
+fn check(qp: &Qp, dev: &Device, wr: &SendWr<'_>) -> Result<u32, PostSendError> {
     operation(qp, wr)?;
     let len = length(qp, dev, wr)?;
     destination(qp, dev, wr)?;
-    if qp.sq.is_full() {
-        return Err(PostSendError::Full);
-    }
-    let mut flags = wr.flags;
-    flags.set(SendFlags::SIGNALED, qp.init.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED));
-    qp.sq.post(wr, len, flags);
-    // In SQD it waits; in SQE and Error its turn is to be flushed.
-    if qp.state() != QpState::Sqd {
-        dev.wake(qp);
-    }
-    Ok(())
+    Ok(len)
 }
 
 /// Appends a receive, or refuses it with nothing changed.
@@ -53,7 +119,6 @@ pub(crate) fn recv(qp: &mut Qp, dev: &mut Device, wr: &RecvWr<'_>) -> Result<(),
 }
 
 /// Operations per transport, as the table in ibv_post_send(3).
-#[inline]
 fn operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostSendError> {
     let refuse = |why| Err(PostSendError::Operation(why));
     match qp.transport() {
@@ -80,7 +145,6 @@ fn operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostSendError> {
 }
 
 /// Message bytes, within what the queue and the transport take.
-#[inline]
 fn length(qp: &Qp, dev: &Device, wr: &SendWr<'_>) -> Result<u32, PostSendError> {
     let len = match wr.data {
         Data::Sges(sges) => {
@@ -114,7 +178,6 @@ fn length(qp: &Qp, dev: &Device, wr: &SendWr<'_>) -> Result<u32, PostSendError> 
     u32::try_from(len).ok().filter(|len| *len <= max).ok_or(PostSendError::TooLong { len, max })
 }
 
-#[inline]
 fn destination(qp: &Qp, dev: &Device, wr: &SendWr<'_>) -> Result<(), PostSendError> {
     let refuse = |why| Err(PostSendError::Destination(why));
     match qp.transport() {

@@ -40,11 +40,13 @@ impl RecvQueue {
     }
 
     /// Receives that can be posted.
+    #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.wqes.len()
     }
 
     /// Receives that are posted.
+    #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
     }
@@ -54,11 +56,13 @@ impl RecvQueue {
         self.tail
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
     /// Appends a receive.
+    #[inline]
     pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         if wr.sges.len() > self.max_sge {
             #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SGE")]
@@ -70,9 +74,31 @@ impl RecvQueue {
         let index = self.index(self.tail);
         self.wqes[index] = RecvWqe { wr_id: wr.wr_id, sges: wr.sges.len() };
         let at = index * self.max_sge;
-        self.sges[at..at + wr.sges.len()].copy_from_slice(wr.sges);
+        match wr.sges {
+            [only] => self.sges[at] = *only,
+            several => self.sges[at..at + several.len()].copy_from_slice(several),
+        }
         self.tail = self.tail.wrapping_add(1);
         Ok(())
+    }
+
+    /// The oldest receive.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<(WrId, &[Sge])> {
+        if self.is_empty() {
+            return None;
+        }
+        let index = self.index(self.head);
+        let RecvWqe { wr_id, sges } = self.wqes[index];
+        let at = index * self.max_sge;
+        Some((wr_id, &self.sges[at..at + sges]))
+    }
+
+    /// Takes the oldest receive out, which there is.
+    #[inline]
+    pub(crate) fn pop_front(&mut self) {
+        debug_assert!(!self.is_empty());
+        self.head = self.head.wrapping_add(1);
     }
 
     /// Takes the oldest receive into `receive`, whose domain and completion queue are given.
@@ -115,6 +141,7 @@ impl RecvQueue {
         self.tail = 0;
     }
 
+    #[inline]
     fn index(&self, counter: u32) -> usize {
         counter as usize & (self.wqes.len() - 1)
     }

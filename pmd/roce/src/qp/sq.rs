@@ -125,6 +125,7 @@ pub(crate) struct SendQueue {
     /// `max_inline` bytes per request.
     inline: Box<[u8]>,
     max_inline: usize,
+    /// All count on without end and are reduced by the ring's size.
     head: u32,
     next: u32,
     tail: u32,
@@ -270,14 +271,16 @@ impl SendQueue {
         self.next = self.head;
     }
 
-    /// Takes the oldest request out, which there is.
+    /// Takes the oldest request out, which there is. True: the cursor was at it, and is at the next.
     #[inline]
-    pub(crate) fn retire(&mut self) {
+    pub(crate) fn retire(&mut self) -> bool {
         debug_assert!(!self.is_empty());
-        if self.next_is_head() {
-            self.next = self.next.wrapping_add(1);
-        }
+        let moves = self.next_is_head();
         self.head = self.head.wrapping_add(1);
+        if moves {
+            self.next = self.head;
+        }
+        moves
     }
 
     /// The requests before `next`: sent, and not gone back to.

@@ -65,11 +65,13 @@ impl QpTable {
         self.qps.get(Self::slot(qpn)).map(Box::as_ref).filter(|qp| qp.qpn == qpn)
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut Qp> {
         self.qps.get_mut(Self::slot(qpn)).map(Box::as_mut).filter(|qp| qp.qpn == qpn)
     }
 
     /// The queue pair in a slot.
+    #[inline]
     pub(crate) fn at(&mut self, slot: u32) -> Option<&mut Qp> {
         self.qps.get_mut(slot).map(Box::as_mut)
     }
@@ -78,6 +80,7 @@ impl QpTable {
         self.qps.iter_mut().map(Box::as_mut)
     }
 
+    #[inline]
     fn slot(qpn: Qpn) -> u32 {
         (qpn.value() & ((1 << QPN_INDEX_BITS) - 1)).wrapping_sub(1)
     }

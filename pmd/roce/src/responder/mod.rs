@@ -141,6 +141,7 @@ fn out_of_sequence(qp: &mut Qp, dev: &mut Device) -> DropReason {
 }
 
 /// The first packet in RTR tells that the peer considers the connection established.
+#[inline]
 pub(crate) fn note_heard(qp: &mut Qp, dev: &mut Device) {
     if qp.state() == QpState::Rtr && !core::mem::replace(&mut qp.heard, true) {
         dev.events.raise(AsyncEvent::CommEst(qp.qpn));

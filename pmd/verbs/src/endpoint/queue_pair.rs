@@ -312,9 +312,7 @@ impl Endpoint for QueuePairEndpoint {
         loop {
             // Copied out first: the sink may use other objects of this lcore.
             let mut batch = ArrayVec::<Completion, BATCH>::new();
-            self.cx.with(|core| {
-                core.cqs.poll(self.cq.id(), BATCH, |completion| batch.push(completion))
-            });
+            self.cx.with(|core| core.cqs.take(self.cq.id(), BATCH, &mut batch));
             count += batch.len();
             let last = batch.len() < BATCH;
             for completion in &batch {

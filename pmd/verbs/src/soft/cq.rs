@@ -1,8 +1,8 @@
 //! Completion queues: bounded rings that the engine fills and the consumer drains.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 
+use arrayvec::ArrayVec;
 use pmd_roce::ids::CqId;
 use pmd_roce::sink::CqSink;
 use pmd_roce::work::{Completion, CqOverrun};
@@ -19,13 +19,86 @@ pub(crate) enum Armed {
 
 #[derive(Debug)]
 struct Ring {
-    queue: VecDeque<Completion>,
-    depth: usize,
+    /// Has room for a power of two; filled for the first time as completions come, so that a deep
+    /// queue that stays nearly empty takes no memory.
+    slots: Vec<Completion>,
+    mask: u32,
+    /// Oldest completion, and where the next one goes; both count on without end.
+    head: u32,
+    tail: u32,
+    /// Completions it takes; none any more once one was lost.
+    room: u32,
     armed: Armed,
     fired: bool,
     /// Rung when it fires.
     bell: Option<Rc<Bell>>,
-    overrun: bool,
+}
+
+impl Ring {
+    fn new(depth: u32) -> Self {
+        let size = depth.next_power_of_two();
+        Self {
+            slots: Vec::with_capacity(size as usize),
+            mask: size - 1,
+            head: 0,
+            tail: 0,
+            room: depth,
+            armed: Armed::No,
+            fired: false,
+            bell: None,
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, completion: Completion) -> Result<(), CqOverrun> {
+        if self.tail.wrapping_sub(self.head) >= self.room {
+            self.room = 0;
+            return Err(CqOverrun);
+        }
+        if self.armed != Armed::No {
+            self.ring_bell(&completion);
+        }
+        match self.slots.get_mut((self.tail & self.mask) as usize) {
+            Some(slot) => *slot = completion,
+            None => self.first_lap(completion),
+        }
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    #[cold]
+    fn first_lap(&mut self, completion: Completion) {
+        self.slots.push(completion);
+    }
+
+    #[cold]
+    fn ring_bell(&mut self, completion: &Completion) {
+        if self.armed == Armed::Any || completion.solicited {
+            self.armed = Armed::No;
+            self.fired = true;
+            if let Some(bell) = &self.bell {
+                bell.ring();
+            }
+        }
+    }
+
+    #[inline]
+    fn take<const N: usize>(&mut self, room: usize, into: &mut ArrayVec<Completion, N>) {
+        let there = self.tail.wrapping_sub(self.head) as usize;
+        let count = there.min(room).min(into.remaining_capacity());
+        if count == 0 {
+            return;
+        }
+        let at = (self.head & self.mask) as usize;
+        let to_end = count.min(self.mask as usize + 1 - at);
+        for part in [&self.slots[at..at + to_end], &self.slots[..count - to_end]] {
+            let fits = into.try_extend_from_slice(part);
+            debug_assert!(fits.is_ok(), "no more than there is room for");
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most the depth")]
+        let count = count as u32;
+        self.head = self.head.wrapping_add(count);
+    }
 }
 
 /// The completion queues of one lcore.
@@ -36,19 +109,11 @@ pub(crate) struct Cqs {
 
 impl Cqs {
     pub(crate) fn create(&mut self, depth: u32) -> CqId {
-        let ring = Ring {
-            queue: VecDeque::with_capacity(depth as usize),
-            depth: depth as usize,
-            armed: Armed::No,
-            fired: false,
-            bell: None,
-            overrun: false,
-        };
         let free = self.rings.iter().position(Option::is_none).unwrap_or_else(|| {
             self.rings.push(None);
             self.rings.len() - 1
         });
-        self.rings[free] = Some(ring);
+        self.rings[free] = Some(Ring::new(depth));
         CqId(u32::try_from(free).unwrap_or(u32::MAX))
     }
 
@@ -64,21 +129,25 @@ impl Cqs {
         }
     }
 
+    #[inline]
     fn ring(&mut self, cq: CqId) -> Option<&mut Ring> {
-        self.rings.get_mut(cq.0 as usize)?.as_mut()
+        match self.rings.get_mut(cq.0 as usize) {
+            Some(Some(ring)) => Some(ring),
+            _ => None,
+        }
     }
 
-    /// Takes up to `room` completions, oldest first.
-    pub(crate) fn poll(
+    /// Takes up to `room` completions, oldest first, as far as they fit.
+    #[inline]
+    pub(crate) fn take<const N: usize>(
         &mut self,
         cq: CqId,
         room: usize,
-        mut each: impl FnMut(Completion),
-    ) -> usize {
-        let Some(ring) = self.ring(cq) else { return 0 };
-        let count = ring.queue.len().min(room);
-        ring.queue.drain(..count).for_each(&mut each);
-        count
+        into: &mut ArrayVec<Completion, N>,
+    ) {
+        if let Some(ring) = self.ring(cq) {
+            ring.take(room, into);
+        }
     }
 
     pub(crate) fn arm(&mut self, cq: CqId, armed: Armed) {
@@ -93,31 +162,93 @@ impl Cqs {
     }
 
     pub(crate) fn is_overrun(&self, cq: CqId) -> bool {
-        self.rings.get(cq.0 as usize).and_then(Option::as_ref).is_some_and(|ring| ring.overrun)
+        self.rings.get(cq.0 as usize).and_then(Option::as_ref).is_some_and(|ring| ring.room == 0)
     }
 }
 
 impl CqSink for Cqs {
+    #[inline]
     fn push(&mut self, cq: CqId, completion: Completion) -> Result<(), CqOverrun> {
         // A queue that was destroyed under its queue pairs takes nothing, as an overrun one.
-        let ring = self.rings.get_mut(cq.0 as usize).and_then(Option::as_mut).ok_or(CqOverrun)?;
-        if ring.overrun || ring.queue.len() == ring.depth {
-            ring.overrun = true;
-            return Err(CqOverrun);
+        self.ring(cq).ok_or(CqOverrun)?.push(completion)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pmd_roce::ids::{Qpn, WrId};
+    use pmd_roce::work::{WcOpcode, WcStatus};
+
+    use super::*;
+
+    fn completion(wr: u64) -> Completion {
+        Completion {
+            wr_id: WrId(wr),
+            status: WcStatus::Success,
+            opcode: WcOpcode::Send,
+            qpn: Qpn::new(7),
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            src_qpn: Qpn::new(0),
+            grh: false,
+            solicited: false,
         }
-        let fires = match ring.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => completion.solicited,
-        };
-        if fires {
-            ring.armed = Armed::No;
-            ring.fired = true;
-            if let Some(bell) = &ring.bell {
-                bell.ring();
+    }
+
+    fn take(cqs: &mut Cqs, cq: CqId, room: usize) -> Vec<u64> {
+        let mut taken = ArrayVec::<_, 4>::new();
+        cqs.take(cq, room, &mut taken);
+        taken.iter().map(|wc| wc.wr_id.0).collect()
+    }
+
+    /// Completions come out in order across the end of the ring, and never more than asked for.
+    #[test]
+    fn first_in_first_out() {
+        let mut cqs = Cqs::default();
+        let cq = cqs.create(5);
+        assert_eq!(take(&mut cqs, cq, 4), []);
+        let (mut pushed, mut taken) = (0, 0);
+        for room in [1, 4, 9, 0, 3, 4, 2, 4, 4] {
+            while pushed < taken + 5 {
+                cqs.push(cq, completion(pushed)).unwrap();
+                pushed += 1;
             }
+            let expected: Vec<_> = (taken..taken + room.min(4)).collect();
+            assert_eq!(take(&mut cqs, cq, usize::try_from(room).unwrap()), expected);
+            taken += room.min(4);
         }
-        ring.queue.push_back(completion);
-        Ok(())
+    }
+
+    /// A queue holds what it was made for, loses what is more, and gives what it holds even then.
+    #[test]
+    fn an_overrun_is_for_good() {
+        let mut cqs = Cqs::default();
+        let cq = cqs.create(3);
+        for wr in 0..3 {
+            cqs.push(cq, completion(wr)).unwrap();
+        }
+        assert!(!cqs.is_overrun(cq));
+        assert_eq!(cqs.push(cq, completion(3)), Err(CqOverrun));
+        assert!(cqs.is_overrun(cq));
+        assert_eq!(take(&mut cqs, cq, 4), [0, 1, 2]);
+        assert_eq!(cqs.push(cq, completion(4)), Err(CqOverrun));
+        cqs.destroy(cq);
+        assert_eq!(cqs.push(cq, completion(5)), Err(CqOverrun));
+    }
+
+    #[test]
+    fn an_armed_queue_fires_once() {
+        let mut cqs = Cqs::default();
+        let cq = cqs.create(8);
+        cqs.arm(cq, Armed::Solicited);
+        cqs.push(cq, completion(0)).unwrap();
+        assert!(!cqs.take_fired(cq));
+        cqs.push(cq, Completion { solicited: true, ..completion(1) }).unwrap();
+        assert!(cqs.take_fired(cq) && !cqs.take_fired(cq));
+        cqs.arm(cq, Armed::Any);
+        cqs.push(cq, completion(2)).unwrap();
+        cqs.push(cq, completion(3)).unwrap();
+        assert!(cqs.take_fired(cq) && !cqs.take_fired(cq));
     }
 }

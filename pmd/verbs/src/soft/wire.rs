@@ -5,7 +5,17 @@ use pmd_roce::sink::{self, Frame, FrameOutcome, TxSink};
 use pmd_wire::{Flow, IpId, RxFrame, RxVerdict, Wire};
 
 /// A wire as the engine's sink.
-pub(crate) struct WireSink<'a>(pub(crate) Option<&'a mut dyn Wire>);
+pub(crate) struct WireSink<'a> {
+    wire: Option<&'a mut dyn Wire>,
+    /// Frames it took.
+    pub(crate) sent: usize,
+}
+
+impl<'a> WireSink<'a> {
+    pub(crate) const fn new(wire: Option<&'a mut dyn Wire>) -> Self {
+        Self { wire, sent: 0 }
+    }
+}
 
 impl TxSink for WireSink<'_> {
     fn send(
@@ -14,7 +24,7 @@ impl TxSink for WireSink<'_> {
         len: usize,
         fill: &mut dyn FnMut(u16, &mut [u8]),
     ) -> bool {
-        let Some(wire) = self.0.as_deref_mut() else { return false };
+        let Some(wire) = self.wire.as_deref_mut() else { return false };
         let flow = Flow {
             src: flow.src.ip(),
             dst: flow.dst.ip(),
@@ -22,7 +32,9 @@ impl TxSink for WireSink<'_> {
             traffic_class: flow.traffic_class,
             hop_limit: flow.hop_limit,
         };
-        wire.send(&flow, len, fill)
+        let taken = wire.send(&flow, len, fill);
+        self.sent += usize::from(taken);
+        taken
     }
 }
 
