@@ -47,6 +47,14 @@ impl<T: Layout> Anchor<[T]> {
     }
 }
 
+impl<T: Layout> Anchor<[T]> {
+    /// One of the slice, by itself.
+    pub(crate) fn element(&self, index: usize) -> Option<Anchor<T>> {
+        let at = NonNull::from(self.get(index)?);
+        Some(Anchor { at, segment: Arc::clone(&self.segment) })
+    }
+}
+
 impl<T: ?Sized> Anchor<T> {
     pub(crate) const fn segment(&self) -> &Arc<Segment> {
         &self.segment
@@ -92,8 +100,13 @@ mod tests {
         let segment = Arc::new(Segment::private(4096).unwrap());
         let word = Anchor::<AtomicU64>::one(&segment, 64).unwrap();
         segment.write_at(64, &7_u64.to_ne_bytes()).unwrap();
-        drop(segment);
+        let both = Anchor::<[AtomicU64]>::many(&segment, 56, 2).unwrap();
+        let second = both.element(1).unwrap();
+        assert!(both.element(2).is_none());
+        drop((segment, both));
         assert_eq!(word.load(Ordering::Relaxed), 7);
+        drop(word);
+        assert_eq!(second.load(Ordering::Relaxed), 7);
     }
 
     #[test]

@@ -24,6 +24,21 @@ type Vector = u128;
 /// another process: the bytes copied are then any mixture of old and new, and the caller treats them so.
 #[inline]
 pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+    let (to, from) = (dst.cast::<u64>(), src.cast::<u64>().cast_mut());
+    if len == 8 && to.is_aligned() && from.is_aligned() {
+        // SAFETY: readable, aligned, and atomic accesses tolerate others.
+        let from = unsafe { AtomicU64::from_ptr(from) };
+        // SAFETY: writable and aligned.
+        let to = unsafe { AtomicU64::from_ptr(to) };
+        return to.store(from.load(Ordering::Acquire), Ordering::Release);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { copy_any(dst, src, len) };
+}
+
+/// # Safety
+/// As [`copy`].
+unsafe fn copy_any(dst: *mut u8, src: *const u8, len: usize) {
     let end = dst.addr().wrapping_add(len);
     if len >= 8 && end.is_multiple_of(8) {
         // SAFETY: the caller's contract; the target's last 8 bytes are aligned.

@@ -1,9 +1,9 @@
 //! Memory that devices and peers share: hugepage regions, the memory table, mempools and rings.
 //!
 //! - [`Region`] makes a sealed `memfd` from the best pages the machine has; [`Mapping`] imports a peer's.
-//!   Both lead to a [`Segment`], whose bytes are reached by copy only.
+//!   Both lead to a [`Segment`], whose bytes are reached by copy only; a [`Span`] is a part of one.
 //! - [`MemoryTable`] says which key reaches which bytes with which rights; [`PeerTable`] reads a peer's.
-//!   [`Fence`] makes a revoked key final for peers that copy without asking.
+//!   A [`KeyCache`] remembers what they said. [`Fence`] makes a revoked key final for peers that copy without asking.
 //! - [`Mempool`] hands out fixed-size buffers, through a [`Cache`] per lcore.
 //! - [`Cursor`] is one side of a single-producer single-consumer ring; [`snapshot`] publishes small records.
 //! - [`preflight()`] says before anything is allocated whether a [`Machine`] fits a demand, and what would fix it.
@@ -28,6 +28,7 @@ mod region;
 mod segment;
 mod size;
 pub mod snapshot;
+mod span;
 mod stack;
 mod sync;
 pub mod table;
@@ -48,8 +49,9 @@ pub use region::{Fall, Region, RegionError, RegionSpec, Seal};
 pub use segment::{AccessError, Segment};
 pub use size::Size;
 pub use snapshot::{SnapshotReader, SnapshotWriter};
+pub use span::{Bytes, Span};
 pub use stack::IndexStack;
-pub use table::{Access, Key, LookupError, MemoryTable, PeerTable, Place};
+pub use table::{Access, Key, KeyCache, LookupError, MemoryTable, PeerTable, Place};
 pub use word::{Load, PeerWord, PeerWords, Store, Word, Words};
 
 /// Bytes of a base page of this machine: 4 KiB, 16 KiB or 64 KiB.

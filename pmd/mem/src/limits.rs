@@ -23,3 +23,6 @@ pub const SNAPSHOT_TRIES: u32 = 1000;
 
 /// Buffers of a mempool: an index is 32 bits, and one value means none.
 pub const MEMPOOL_BUFFERS_MAX: u32 = u32::MAX - 1;
+
+/// Regions that one user of a memory table remembers at a time, by the low bits of their keys' indices. An even number.
+pub const KEY_CACHE_LINES: usize = 64;

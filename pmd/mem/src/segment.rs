@@ -208,6 +208,11 @@ impl Segment {
         Ok(unsafe { AtomicU32::from_ptr(at.cast()) })
     }
 
+    /// The process that mapped it, see [`fork`].
+    pub(crate) const fn process(&self) -> u32 {
+        self.process
+    }
+
     /// Start of a range that may be read.
     #[inline]
     pub(crate) fn source(&self, offset: u64, len: u64) -> Result<*mut u8, AccessError> {

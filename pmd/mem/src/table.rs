@@ -7,6 +7,7 @@
 //! at random: to an outsider all 24 bits are, and knowing some keys says nothing about the others. The low byte of a region is
 //! random too, that of a window belongs to the consumer.
 
+mod cache;
 mod entry;
 mod owner;
 mod peer;
@@ -14,6 +15,7 @@ mod window;
 
 use core::fmt;
 
+pub use cache::KeyCache;
 pub use owner::{
     DeregisterError, MemoryTable, Outstanding, PdUse, RegisterError, Registration, Retired,
     TableError,
@@ -51,6 +53,7 @@ pub struct Key(pub u32);
 
 impl Key {
     /// The upper 24 bits, which name the object.
+    #[inline]
     pub const fn index(self) -> u32 {
         self.0 >> 8
     }

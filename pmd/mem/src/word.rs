@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::anchor::Anchor;
 use crate::segment::{AccessError, Segment};
+use crate::span::Bytes;
 
 /// A word that can be read; the other side may change it at any moment.
 pub trait Load {
@@ -150,6 +151,19 @@ impl Words {
         &self.0[index]
     }
 
+    /// Copies bytes into the words from this index on, the last one in part. False, and nothing is copied, where they do not fit.
+    #[inline(always)]
+    #[must_use = "nothing was copied where this is false"]
+    pub fn copy_from(&self, index: usize, from: Bytes<'_>) -> bool {
+        let room = self.0.len().checked_sub(index).is_some_and(|room| from.len() <= room * 8);
+        if room {
+            let to = self.0.as_ptr().wrapping_add(index).cast::<u8>().cast_mut();
+            // SAFETY: so many bytes lie behind the word, in a segment that is writable and stays mapped as long as `self`.
+            unsafe { from.copy_to_raw(to) };
+        }
+        room
+    }
+
     /// Asks for the cache line of the word with this index, to write it soon. Where there is no such word, or no such
     /// instruction, nothing happens.
     #[inline]
@@ -177,6 +191,21 @@ impl PeerWords {
     #[inline]
     pub fn load(&self, index: usize, order: Ordering) -> u64 {
         self.0[index].load(order)
+    }
+
+    /// Copies the bytes of the words from this index on to `to`; `skip` of them come before. False, and nothing is copied, where
+    /// there are not as many, or `to` is read-only.
+    #[inline(always)]
+    #[must_use = "nothing was copied where this is false"]
+    pub fn copy_to(&self, index: usize, skip: usize, to: Bytes<'_>) -> bool {
+        let there = self.0.len().checked_sub(index).and_then(|words| (words * 8).checked_sub(skip));
+        let fits = to.is_writable() && there.is_some_and(|there| to.len() <= there);
+        if fits {
+            let from = self.0.as_ptr().wrapping_add(index).cast::<u8>().wrapping_add(skip);
+            // SAFETY: so many bytes lie behind the word, in a segment that stays mapped as long as `self`.
+            unsafe { to.copy_from_raw(from) };
+        }
+        fits
     }
 }
 
@@ -212,6 +241,7 @@ mod line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::span::Span;
 
     #[test]
     fn words_in_a_row_are_shared_and_bounds_checked() {
@@ -221,6 +251,20 @@ mod tests {
         own.at(2).store(7, Ordering::Release);
         assert_eq!(peer.load(1, Ordering::Acquire), 7);
         assert!(Words::new(&segment, 4072, 4).is_err());
+
+        // Bytes 64 .. 96 and 72 .. 96 are those of the words.
+        let span = Span::new(&segment, 1024, 64).unwrap();
+        let bytes = |at, len| span.bytes(at, len).unwrap();
+        segment.write_at(1024, b"spinning wire").unwrap();
+        assert!(own.copy_from(1, bytes(0, 13)));
+        assert!(segment.eq_at(72, b"spinning wire").unwrap());
+        assert!(own.copy_from(2, bytes(0, 16)) && own.copy_from(4, bytes(0, 0)));
+        assert!(!own.copy_from(2, bytes(0, 17)) && !own.copy_from(5, bytes(0, 0)));
+        assert!(peer.copy_to(1, 4, bytes(32, 9)));
+        assert!(segment.eq_at(1024 + 32, b"ning wire").unwrap());
+        assert!(peer.copy_to(2, 3, bytes(32, 5)) && peer.copy_to(2, 8, bytes(32, 0)));
+        assert!(!peer.copy_to(2, 3, bytes(32, 6)) && !peer.copy_to(2, 9, bytes(32, 0)));
+        assert!(!peer.copy_to(4, 0, bytes(32, 0)));
         assert!(PeerWords::new(&segment, 4, 1).is_err());
     }
 }

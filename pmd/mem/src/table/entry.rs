@@ -8,7 +8,7 @@ use crate::anchor::{Anchor, Layout};
 use crate::segment::{AccessError, Segment};
 
 /// Says that a segment holds a memory table of this layout.
-pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"SpwMTbl1");
+pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"SpwMTbl2");
 
 /// The first 64 bytes of a table.
 #[repr(C, align(64))]
@@ -42,6 +42,8 @@ pub(super) struct Entry {
     /// Virtual address of the first byte; 0 where zero-based.
     pub(super) base: AtomicU64,
     pub(super) length: AtomicU64,
+    /// Moves before anything else does: whoever finds it as it was may go by what the entry said then.
+    pub(super) version: AtomicU32,
 }
 
 // SAFETY: atomics and padding.
@@ -128,6 +130,7 @@ impl Entry {
     /// Publishes an entry whose key is 0.
     pub(super) fn publish(&self, key: Key, kind: Kind, record: &Record) {
         self.key.store(0, Ordering::Relaxed);
+        self.renew();
         fence(Ordering::Release);
         self.rights.store(record.access.bits() | (kind as u32) << KIND_SHIFT, Ordering::Relaxed);
         self.pd.store(record.pd, Ordering::Relaxed);
@@ -139,11 +142,17 @@ impl Entry {
         self.key.store(key.0, Ordering::Release);
     }
 
+    fn renew(&self) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+    }
+
     /// Takes the key back. Lookups that already passed may still be copying: see [`crate::Fence`].
     pub(super) fn revoke(&self) {
         let key = self.key.load(Ordering::Relaxed);
         if key != 0 {
             self.previous.store(key, Ordering::Relaxed);
+            self.renew();
             self.key.store(0, Ordering::Release);
         }
     }
@@ -181,6 +190,11 @@ impl Entries {
     #[inline]
     pub(super) fn slot(&self, slot: u32) -> &Entry {
         &self.slots[slot as usize]
+    }
+
+    /// The entry of a key, by itself.
+    pub(super) fn anchor(&self, key: Key) -> Option<Anchor<Entry>> {
+        self.slots.element(self.slot_of(key) as usize)
     }
 
     #[inline]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::entry::{Entries, Kind, MAGIC, Record};
 use super::window::{ClaimError, WindowType};
-use super::{Access, Key, LookupError, Place};
+use super::{Access, Key, KeyCache, LookupError, Place};
 use crate::limits::TABLE_ENTRIES_MAX;
 use crate::memlock::MemlockExceeded;
 use crate::page_size;
@@ -212,6 +212,11 @@ impl MemoryTable {
     /// To be called before the table is exported.
     pub fn require_full_fence(&self) {
         self.entries.header.fence.store(1, Ordering::Release);
+    }
+
+    /// A cache for one user of this table's keys.
+    pub fn cache(&self) -> KeyCache {
+        KeyCache::new(self.entries.clone())
     }
 
     /// Makes memory reachable by a key, which serves as lkey and, with remote rights, as rkey. See ibv_reg_mr(3).

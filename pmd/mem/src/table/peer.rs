@@ -2,7 +2,7 @@ use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::entry::{Entries, MAGIC};
-use super::{Access, Key, LookupError, Place};
+use super::{Access, Key, KeyCache, LookupError, Place};
 use crate::limits::TABLE_ENTRIES_MAX;
 use crate::segment::{AccessError, Segment};
 
@@ -43,6 +43,11 @@ impl PeerTable {
         }
         let fence = header.fence.load(Ordering::Relaxed);
         Ok(Self { entries: Entries::new(segment, capacity)?, fence })
+    }
+
+    /// A cache for one user of this table's keys.
+    pub fn cache(&self) -> KeyCache {
+        KeyCache::new(self.entries.clone())
     }
 
     /// Whether the owner's [`Fence`](crate::Fence) needs initiators to announce themselves by a full fence.

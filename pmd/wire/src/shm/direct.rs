@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use pmd_mem::{Access, Announce};
+use pmd_mem::{Access, Announce, Key, KeyCache};
 
 use super::link::Outbound;
 use super::links::{Links, Source, found_mut};
@@ -32,14 +32,19 @@ impl Links {
         from: Source<'_>,
         to: &Remote,
     ) -> Result<(), MemoryFault> {
-        let (own, out) = self.direct(link)?;
-        let Source::Sges([sge]) = from else { return write_any(own, out, pd, from, to) };
-        let len = sge.len.into();
-        let Some((source, offset)) = own.local(pd, sge, len, false)? else { return Ok(()) };
-        let Some((target, at)) = out.reach.remote(to, len, Access::REMOTE_WRITE)? else {
-            return Ok(());
-        };
-        source.segment.copy_to(offset, target, at, len).map_err(|_| MemoryFault::Local)
+        let Toward { own, keys, out } = self.direct(link)?;
+        if let Source::Sges([sge]) = from {
+            let len = sge.len.into();
+            if let Some(source) = keys.find(Key(sge.lkey), pd, sge.addr, len, Access::empty())
+                && let Some(target) =
+                    out.keys.find(Key(to.rkey), to.pd, to.addr, len, Access::REMOTE_WRITE)
+            {
+                return source.copy_to(target).map_err(|_| MemoryFault::Local);
+            }
+            own.remember(keys, sge.lkey);
+            out.reach.remember(&mut out.keys, to.rkey);
+        }
+        write_any(own, out, pd, from, to)
     }
 
     /// One-copy READ into local elements; needs `REMOTE_READ`.
@@ -51,19 +56,24 @@ impl Links {
         into: &[Sge],
         from: &Remote,
     ) -> Result<(), MemoryFault> {
-        let (own, out) = self.direct(link)?;
-        let [sge] = into else { return read_any(own, out, pd, into, from) };
-        let len = sge.len.into();
-        let Some((target, offset)) = own.local(pd, sge, len, true)? else { return Ok(()) };
-        let Some((source, at)) = out.reach.remote(from, len, Access::REMOTE_READ)? else {
-            return Ok(());
-        };
-        source.copy_to(at, &target.segment, offset, len).map_err(|_| MemoryFault::Local)
+        let Toward { own, keys, out } = self.direct(link)?;
+        if let [sge] = into {
+            let len = sge.len.into();
+            if let Some(target) = keys.find(Key(sge.lkey), pd, sge.addr, len, Access::LOCAL_WRITE)
+                && let Some(source) =
+                    out.keys.find(Key(from.rkey), from.pd, from.addr, len, Access::REMOTE_READ)
+            {
+                return source.copy_to(target).map_err(|_| MemoryFault::Local);
+            }
+            own.remember(keys, sge.lkey);
+            out.reach.remember(&mut out.keys, from.rkey);
+        }
+        read_any(own, out, pd, into, from)
     }
 
     /// Atomic on eight aligned bytes of the peer's memory; returns the value before it. Needs `REMOTE_ATOMIC`.
     pub fn atomic(&mut self, link: u32, at: &Remote, op: AtomicOp) -> Result<u64, MemoryFault> {
-        let (_, out) = self.direct(link)?;
+        let Toward { out, .. } = self.direct(link)?;
         let Some((target, offset)) = out.reach.remote(at, 8, Access::REMOTE_ATOMIC)? else {
             return Err(MemoryFault::Remote);
         };
@@ -80,14 +90,21 @@ impl Links {
 
     /// Announces an access to the peer's memory, and makes records that precede it visible first.
     #[inline]
-    fn direct(&mut self, id: u32) -> Result<(&Own, &Outbound), MemoryFault> {
+    fn direct(&mut self, id: u32) -> Result<Toward<'_>, MemoryFault> {
         self.busy.enter();
         let Some(link) = found_mut(&mut self.slots, id) else { return Err(MemoryFault::Gone) };
         if link.out.writer.has_unpublished() {
             link.out.publish_before_access(self.busy.announce());
         }
-        Ok((&self.own, &link.out))
+        Ok(Toward { own: &self.own, keys: &mut self.keys, out: &mut link.out })
     }
+}
+
+/// What a direct operation works with.
+struct Toward<'a> {
+    own: &'a Own,
+    keys: &'a mut KeyCache,
+    out: &'a mut Outbound,
 }
 
 impl Outbound {
@@ -100,7 +117,7 @@ impl Outbound {
     }
 }
 
-/// WRITE of bytes at hand, or of several elements.
+/// WRITE of bytes at hand, of several elements, or by keys that are not known yet.
 #[inline(never)]
 fn write_any(
     own: &Own,
@@ -131,7 +148,7 @@ fn write_any(
     }
 }
 
-/// READ into several elements.
+/// READ into several elements, or by keys that are not known yet.
 #[inline(never)]
 fn read_any(
     own: &Own,

@@ -7,7 +7,9 @@ use core::sync::atomic::{Ordering, compiler_fence, fence};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use pmd_mem::{AccessError, Announce, Load, PeerTable, PeerWord, PeerWords, Segment, Word, Words};
+use pmd_mem::{
+    AccessError, Announce, KeyCache, Load, PeerTable, PeerWord, PeerWords, Segment, Word, Words,
+};
 
 use super::fdpass;
 use super::handshake::Message;
@@ -74,6 +76,8 @@ pub(crate) struct Outbound {
     /// Largest record in bytes.
     pub(crate) largest: u64,
     pub(crate) reach: Arc<Reach>,
+    /// The peer's keys that direct operations used before.
+    pub(crate) keys: KeyCache,
     pub(crate) page: PeerPage,
     /// Not zero while the peer sleeps.
     asleep: PeerWord,
@@ -141,6 +145,7 @@ impl Link {
         };
         let words = |bytes: u64| usize::try_from(bytes / 8).unwrap_or(usize::MAX);
         let (out_bytes, in_bytes) = (size(mine)?, size(theirs)?);
+        let (keys, sources) = (table.cache(), table.cache());
         let reach = Arc::new(Reach { table, regions });
         let out = Outbound {
             writer: ring::Writer::new(
@@ -149,6 +154,7 @@ impl Link {
                 out_bytes,
             ),
             segment: Arc::clone(mine),
+            keys,
             largest: out_bytes / RECORD_DIVISOR,
             reach: Arc::clone(&reach),
             page: PeerPage::new(page)?,
@@ -167,6 +173,8 @@ impl Link {
             segment: Arc::clone(theirs),
             largest: in_bytes / RECORD_DIVISOR,
             reach,
+            sources,
+            keys: own.table.cache(),
             own,
         };
         Ok(Self { peer, key, out, inbound: Some(Box::new(inbound)) })
@@ -175,7 +183,9 @@ impl Link {
     /// Changes what is known of the peer's regions.
     pub(crate) fn change_reach(&mut self, change: impl FnOnce(&mut Vec<Option<PeerRegion>>)) {
         change(&mut Arc::make_mut(&mut self.out.reach).regions);
+        self.out.keys.clear();
         if let Some(inbound) = &mut self.inbound {
+            inbound.sources.clear();
             inbound.reach = Arc::clone(&self.out.reach);
         }
     }
@@ -183,6 +193,7 @@ impl Link {
     /// Changes what is known of this device's regions.
     pub(crate) fn change_own(&mut self, own: &Arc<Own>) {
         if let Some(inbound) = &mut self.inbound {
+            inbound.keys.clear();
             inbound.own = Arc::clone(own);
         }
         if self.key == 0 {
@@ -245,6 +256,6 @@ impl ring::WordsMut for Words {
 
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "below the capacity of a ring")]
-const fn index(at: u64) -> usize {
+pub(crate) const fn index(at: u64) -> usize {
     at as usize / 8
 }

@@ -5,15 +5,15 @@ use core::sync::atomic::{Ordering, fence};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pmd_mem::Word;
+use pmd_mem::{KeyCache, Word};
 
 use super::Garbage;
 use super::limits::{DATAGRAM_MAX, LCORES_MAX, LINKS_MAX, RX_BURST};
 use super::link::{Link, LinkFault, PeerInfo};
 use super::mailbox::{Event, slot_of};
-use super::outgoing::{NotPushed, Outgoing, append_plain, only_element};
+use super::outgoing::{NotPushed, Outgoing, append_plain};
 use super::page::{Page, ShownQp};
-use super::payload::{Inbound, Payload};
+use super::payload::{Inbound, Lying, Payload};
 use super::port::{Command, Shared};
 use super::reach::{Own, Sge, put};
 use super::record::{Kind, Record};
@@ -84,6 +84,8 @@ pub struct Links {
     pub(super) lcore: u8,
     pub(super) page: Page,
     pub(super) own: Arc<Own>,
+    /// This device's keys that sources of records and direct operations used before.
+    pub(super) keys: KeyCache,
     pub(super) busy: super::fence::Busy,
     /// Not zero while this lcore sleeps.
     pub(super) asleep: Word,
@@ -106,6 +108,7 @@ impl Links {
             shared,
             lcore,
             page,
+            keys: own.table.cache(),
             own: Arc::new(own),
             busy,
             asleep,
@@ -151,6 +154,7 @@ impl Links {
             }
             Event::Own { id, region } => {
                 put(&mut Arc::make_mut(&mut self.own).regions, id, region);
+                self.keys.clear();
                 for (_, link) in self.slots.iter_mut().flatten() {
                     link.change_own(&self.own);
                 }
@@ -247,8 +251,11 @@ impl Links {
         inbound: &mut Inbound,
         take: &mut impl FnMut(&mut Self, &Record, &mut Payload<'_>) -> bool,
     ) -> Result<Burst, Garbage> {
+        let mut lying = Lying::NOTHING;
         for taken in 0..RX_BURST {
-            let Some(lying) = inbound.next()? else { return Ok(Burst { taken, drained: true }) };
+            if !inbound.next(&mut lying)? {
+                return Ok(Burst { taken, drained: true });
+            }
             self.busy.enter();
             if !take(self, &lying.record, &mut inbound.payload(&lying)) {
                 return Ok(Burst { taken, drained: false });
@@ -315,30 +322,54 @@ impl Links {
     /// must stay until it has taken the record.
     #[inline]
     pub fn push(&mut self, link: u32, pd: u32, record: &Record, payload: Source<'_>) -> Push {
-        self.busy.enter();
-        let Some(found) = found_mut(&mut self.slots, link) else { return Push::Gone };
-        let pushed = match only_element(record, &payload) {
-            Some(sge) => append_plain(&mut found.out, &self.own, pd, record, sge),
-            None => append_any(found, &self.own, pd, record, payload),
-        };
-        match pushed {
-            Ok(position) => {
-                if !core::mem::replace(&mut found.out.is_queued, true) {
-                    self.dirty.push(link);
-                }
-                Push::At(position)
+        let sent = match payload {
+            Source::Sges([sge]) if record.is_plain() && sge.len == record.len => {
+                self.send(link, pd, record.plain_words(), sge)
             }
-            Err(why) => self.not_pushed(link, why),
+            _ => None,
+        };
+        match sent {
+            Some(position) => Push::At(position),
+            None => self.push_any(link, pd, record, payload),
         }
     }
 
-    #[cold]
-    fn not_pushed(&mut self, link: u32, why: NotPushed) -> Push {
-        match why {
-            NotPushed::Fault => Push::LocalFault,
-            NotPushed::NoRoom(NoRoom::Full) => Push::Full,
-            NotPushed::NoRoom(NoRoom::Broken(garbage)) => {
-                self.fail(link, LinkFault::Garbage(garbage));
+    /// As [`Self::push`], for the usual record of one element whose key was used before. `None`: something is in the way.
+    fn send(&mut self, id: u32, pd: u32, header: [u64; 2], sge: &Sge) -> Option<u64> {
+        self.busy.enter();
+        let link = found_mut(&mut self.slots, id)?;
+        let position = append_plain(link, &self.own, &self.keys, pd, header, sge)?;
+        if !link.out.is_queued {
+            link.out.is_queued = true;
+            self.dirty.push(id);
+        }
+        Some(position)
+    }
+
+    /// As [`Self::push`], for a record of any kind, and by keys that are not known yet.
+    #[inline(never)]
+    fn push_any(&mut self, id: u32, pd: u32, record: &Record, payload: Source<'_>) -> Push {
+        self.busy.enter();
+        if let Source::Sges([sge]) = payload {
+            self.own.remember(&mut self.keys, sge.lkey);
+        }
+        let Some(link) = found_mut(&mut self.slots, id) else { return Push::Gone };
+        // Datagrams complete at once: their bytes must not be needed later.
+        let is_datagram = matches!(record.kind, Kind::Datagram(_)) && record.len <= DATAGRAM_MAX;
+        let is_inside = link.key == 0;
+        let pushed = Outgoing::new(&self.own, pd, record, payload, is_datagram, is_inside)
+            .and_then(|outgoing| outgoing.append(&mut link.out));
+        match pushed {
+            Ok(position) => {
+                if !core::mem::replace(&mut link.out.is_queued, true) {
+                    self.dirty.push(id);
+                }
+                Push::At(position)
+            }
+            Err(NotPushed::Fault) => Push::LocalFault,
+            Err(NotPushed::NoRoom(NoRoom::Full)) => Push::Full,
+            Err(NotPushed::NoRoom(NoRoom::Broken(garbage))) => {
+                self.fail(id, LinkFault::Garbage(garbage));
                 Push::Gone
             }
         }
@@ -397,21 +428,6 @@ pub(super) fn found_mut(slots: &mut [Slot], id: u32) -> Option<&mut Link> {
         Some(Some((there, link))) if *there == id => Some(link),
         _ => None,
     }
-}
-
-/// Appends a record of any kind.
-#[inline(never)]
-fn append_any(
-    link: &mut Link,
-    own: &Own,
-    pd: u32,
-    record: &Record,
-    payload: Source<'_>,
-) -> Result<u64, NotPushed> {
-    // Datagrams complete at once: their bytes must not be needed later.
-    let is_datagram = matches!(record.kind, Kind::Datagram(_)) && record.len <= DATAGRAM_MAX;
-    let is_inside = link.key == 0;
-    Outgoing::new(own, pd, record, payload, is_datagram, is_inside)?.append(&mut link.out)
 }
 
 impl Drop for Links {

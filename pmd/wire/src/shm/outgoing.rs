@@ -1,21 +1,23 @@
 //! A record on its way into the ring.
 
+use pmd_mem::{Access, Bytes, Key, KeyCache};
+
 use super::limits::{INLINE_MAX, RECORD_DIVISOR, RING_BYTES_MIN};
-use super::link::{Outbound, RING_AT};
+use super::link::{Link, Outbound, RING_AT, index};
 use super::links::Source;
 use super::reach::{Elements, MemoryFault, Own, Sge};
-use super::record::{Body, HEADER, Header, Piece, Record, plain_size};
+use super::record::{Body, HEADER, Header, PIECE, Piece, Record, plain_size, pulled};
 use super::ring::NoRoom;
 
 /// A record whose bytes are where they should be, and how they will travel.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
     header: Header,
-    bytes: Bytes<'a>,
+    bytes: Payload<'a>,
 }
 
 #[derive(Debug)]
-enum Bytes<'a> {
+enum Payload<'a> {
     None,
     Slice(&'a [u8]),
     Copy(Elements<'a>),
@@ -36,41 +38,57 @@ impl From<MemoryFault> for NotPushed {
     }
 }
 
-/// The one element of the usual record: a SEND that says nothing rare and travels in the ring. `None`: it is not of this kind.
-#[inline]
-pub(crate) fn only_element<'a>(record: &Record, payload: &Source<'a>) -> Option<&'a Sge> {
-    match payload {
-        Source::Sges([sge]) if record.is_plain() && (1..=INLINE_MAX).contains(&record.len) => {
-            Some(sge).filter(|sge| sge.len == record.len)
-        }
-        _ => None,
+/// Appends the usual record by the shortest way, and returns the position after it: a plain one of one element whose key was used
+/// before. `None`: something is in the way; nothing has happened.
+#[inline(always)]
+pub(crate) fn append_plain(
+    link: &mut Link,
+    own: &Own,
+    keys: &KeyCache,
+    pd: u32,
+    header: [u64; 2],
+    sge: &Sge,
+) -> Option<u64> {
+    let (key, len) = (Key(sge.lkey), u64::from(sge.len));
+    let source = keys.find(key, pd, sge.addr, len, Access::empty())?;
+    if sge.len <= INLINE_MAX {
+        append_inline(&mut link.out, header, source, len)
+    } else if link.key == 0 || own.is_exported(keys.region(key)?) {
+        let piece = Piece { lkey: sge.lkey, pd, addr: sge.addr, len: sge.len };
+        append_pull(&mut link.out, pulled(header), &piece)
+    } else {
+        None
     }
 }
 
-/// Appends a record that has [one element](only_element), by the shortest way.
-#[inline]
-pub(crate) fn append_plain(
+#[inline(always)]
+fn append_inline(
     out: &mut Outbound,
-    own: &Own,
-    pd: u32,
-    record: &Record,
-    sge: &Sge,
-) -> Result<u64, NotPushed> {
+    [first, second]: [u64; 2],
+    source: Bytes<'_>,
+    len: u64,
+) -> Option<u64> {
     /// The smallest ring takes it.
-    const _: () = assert!(plain_size(INLINE_MAX) <= RING_BYTES_MIN / RECORD_DIVISOR);
+    const _: () = assert!(plain_size(INLINE_MAX as u64) <= RING_BYTES_MIN / RECORD_DIVISOR);
 
-    let len = u64::from(record.len);
-    let place = own.local(pd, sge, len, false)?;
-    let size = plain_size(record.len);
-    let at = out.writer.reserve(size, out.reserve).map_err(NotPushed::NoRoom)?;
-    let [first, second] = record.plain_words();
-    out.writer.put(at + 8, second);
-    if let Some((region, offset)) = place {
-        let to = RING_AT + at + HEADER;
-        let copied = region.segment.copy_to(offset, &out.segment, to, len);
-        copied.map_err(|_| NotPushed::Fault)?;
+    let size = plain_size(len);
+    let at = out.writer.reserve(size, out.reserve).ok()?;
+    if !out.writer.words().copy_from(index(at + HEADER), source) {
+        return None;
     }
-    Ok(out.writer.commit(at, first, size))
+    out.writer.put(at + 8, second);
+    Some(out.writer.commit(at, first, size))
+}
+
+#[inline(never)]
+fn append_pull(out: &mut Outbound, [first, second]: [u64; 2], piece: &Piece) -> Option<u64> {
+    let size = plain_size(PIECE);
+    let at = out.writer.reserve(size, out.reserve).ok()?;
+    let [a, b, c] = piece.encode();
+    for (word_at, word) in (at + 8..).step_by(8).zip([second, a, b, c]) {
+        out.writer.put(word_at, word);
+    }
+    Some(out.writer.commit(at, first, size))
 }
 
 impl<'a> Outgoing<'a> {
@@ -86,9 +104,9 @@ impl<'a> Outgoing<'a> {
         let len = u64::from(record.len);
         let has_bytes = len > 0 && record.kind.is_send();
         let (body, bytes) = match payload {
-            _ if !has_bytes => (Body::None, Bytes::None),
+            _ if !has_bytes => (Body::None, Payload::None),
             Source::Inline(bytes) if bytes.len() as u64 == len => {
-                (Body::Inline, Bytes::Slice(bytes))
+                (Body::Inline, Payload::Slice(bytes))
             }
             Source::Inline(_) => return Err(NotPushed::Fault),
             Source::Sges(sges) => {
@@ -98,12 +116,12 @@ impl<'a> Outgoing<'a> {
                 }
                 let can_pull = is_inside || elements.exported;
                 if record.len <= INLINE_MAX || is_datagram || !can_pull {
-                    (Body::Inline, Bytes::Copy(elements))
+                    (Body::Inline, Payload::Copy(elements))
                 } else {
                     // At most SGES_MAX.
                     let count =
                         u8::try_from(elements.pieces().count()).map_err(|_| NotPushed::Fault)?;
-                    (Body::Pull(count), Bytes::Pull(elements))
+                    (Body::Pull(count), Payload::Pull(elements))
                 }
             }
         };
@@ -130,11 +148,11 @@ impl<'a> Outgoing<'a> {
             word_at += 8;
         }
         match self.bytes {
-            Bytes::None => {}
-            Bytes::Slice(bytes) => {
+            Payload::None => {}
+            Payload::Slice(bytes) => {
                 out.segment.write_at(RING_AT + body_at, bytes).map_err(|_| NotPushed::Fault)?;
             }
-            Bytes::Copy(elements) => {
+            Payload::Copy(elements) => {
                 let mut to = RING_AT + body_at;
                 elements.each(|segment, offset, len| {
                     let at = to;
@@ -142,7 +160,7 @@ impl<'a> Outgoing<'a> {
                     segment.copy_to(offset, &out.segment, at, len)
                 })?;
             }
-            Bytes::Pull(elements) => {
+            Payload::Pull(elements) => {
                 let words = elements.pieces().flat_map(|piece| Piece::encode(&piece));
                 for (at, word) in (body_at..).step_by(8).zip(words) {
                     out.writer.put(at, word);

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use pmd_mem::{PeerWords, Segment, Word};
+use pmd_mem::{Access, Key, KeyCache, PeerWords, Segment, Word};
 
-use super::link::RING_AT;
+use super::link::{RING_AT, index};
 use super::reach::{MemoryFault, Own, Reach, Sge};
-use super::record::{Body, Garbage, HEADER, Header, PIECE, Piece, Record, plain_len, plain_size};
+use super::record::{
+    Body, Garbage, HEADER, Header, Kind, PIECE, Piece, Record, plain_body, plain_size,
+};
 use super::ring;
 
 /// Taking records from a peer.
@@ -18,7 +20,11 @@ pub(crate) struct Inbound {
     /// Largest record in bytes.
     pub(crate) largest: u64,
     pub(crate) reach: Arc<Reach>,
+    /// The peer's keys that bytes were taken by before.
+    pub(crate) sources: KeyCache,
     pub(crate) own: Arc<Own>,
+    /// This device's keys of receives that were filled before.
+    pub(crate) keys: KeyCache,
 }
 
 /// A record that lies in the ring.
@@ -26,44 +32,61 @@ pub(crate) struct Inbound {
 pub(crate) struct Lying {
     pub(crate) record: Record,
     pub(crate) size: u64,
-    bytes: Bytes,
+    body: Body,
+    /// Where the body begins in the ring.
+    body_at: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Bytes {
-    None,
-    /// From this byte of the peer's segment on.
-    Inline(u64),
-    /// In the peer's memory: so many pieces from this byte of the ring on.
-    Pull(u64, u8),
+impl Lying {
+    /// Room for records to come.
+    pub(crate) const NOTHING: Self = Self {
+        record: Record {
+            kind: Kind::Starved,
+            dst: 0,
+            src: 0,
+            seq: 0,
+            len: 0,
+            imm: None,
+            solicited: false,
+            srqn: None,
+        },
+        size: 0,
+        body: Body::None,
+        body_at: 0,
+    };
 }
 
 /// The payload of an arriving record, in the ring or still in the sender's memory.
 #[derive(Debug)]
 pub struct Payload<'a> {
-    inbound: &'a Inbound,
-    len: u32,
-    bytes: Bytes,
+    inbound: &'a mut Inbound,
+    lying: &'a Lying,
 }
 
 impl Inbound {
-    /// The next record, checked: its header is a copy that the peer cannot change any more.
-    #[inline]
-    pub(crate) fn next(&mut self) -> Result<Option<Lying>, Garbage> {
-        let Some((at, first)) = self.reader.next()? else { return Ok(None) };
-        match self.plain(at, first) {
-            Some(lying) => Ok(Some(lying)),
-            None => self.decode(at, first).map(Some),
+    /// Puts the next record into `lying`, checked: its header is a copy that the peer cannot change any more. False: there is none.
+    #[inline(always)]
+    pub(crate) fn next(&mut self, lying: &mut Lying) -> Result<bool, Garbage> {
+        let Some((at, first)) = self.reader.next()? else { return Ok(false) };
+        if !self.plain(at, first, lying) {
+            *lying = self.decode(at, first)?;
         }
+        Ok(true)
     }
 
-    /// The usual record, by the shortest way; `None` for what is rare or wrong.
-    #[inline]
-    fn plain(&self, at: u64, first: u64) -> Option<Lying> {
-        let size = plain_size(plain_len(first)?);
-        self.reader.check(at, size, self.largest).ok()?;
-        let record = Record::from_plain(first, self.reader.word(at + 8))?;
-        Some(Lying { record, size, bytes: Bytes::Inline(RING_AT + at + HEADER) })
+    /// The usual record, by the shortest way; false for what is rare or wrong.
+    #[inline(always)]
+    fn plain(&self, at: u64, first: u64, lying: &mut Lying) -> bool {
+        let Some((body, follow)) = plain_body(first) else { return false };
+        let size = plain_size(follow);
+        if self.reader.check(at, size, self.largest).is_err() {
+            return false;
+        }
+        lying.size = size;
+        lying.body = body;
+        lying.body_at = at + HEADER;
+        lying.record.set_plain(first, self.reader.word(at + 8), body)
+            && (body == Body::Inline || self.piece(at + HEADER, 0).len == lying.record.len)
     }
 
     /// Any record.
@@ -84,23 +107,18 @@ impl Inbound {
         self.reader.check(at, size, self.largest)?;
 
         let body_at = at + record.header_bytes();
-        let bytes = match header.body {
-            Body::None => Bytes::None,
-            Body::Inline => Bytes::Inline(RING_AT + body_at),
-            Body::Pull(count) => {
-                let total: u64 = (0..count).map(|i| u64::from(self.piece(body_at, i).len)).sum();
-                if total != u64::from(record.len) {
-                    return Err(Garbage::Pieces);
-                }
-                Bytes::Pull(body_at, count)
+        if let Body::Pull(count) = header.body {
+            let total: u64 = (0..count).map(|i| u64::from(self.piece(body_at, i).len)).sum();
+            if total != u64::from(record.len) {
+                return Err(Garbage::Pieces);
             }
-        };
-        Ok(Lying { record, size, bytes })
+        }
+        Ok(Lying { record, size, body: header.body, body_at })
     }
 
     #[inline]
-    pub(crate) const fn payload(&self, lying: &Lying) -> Payload<'_> {
-        Payload { inbound: self, len: lying.record.len, bytes: lying.bytes }
+    pub(crate) const fn payload<'a>(&'a mut self, lying: &'a Lying) -> Payload<'a> {
+        Payload { inbound: self, lying }
     }
 
     /// A piece of a checked record. The peer may have changed it since: whoever uses it checks where it leads.
@@ -114,7 +132,7 @@ impl Payload<'_> {
     /// Whether the bytes are still in the sender's memory, where they may change meanwhile.
     #[inline]
     pub const fn is_borrowed(&self) -> bool {
-        matches!(self.bytes, Bytes::Pull(..))
+        matches!(self.lying.body, Body::Pull(_))
     }
 
     /// Copies message bytes `offset ..` into one local element, at its start: `min(sge.len, len - offset)` of them.
@@ -124,21 +142,57 @@ impl Payload<'_> {
     /// it is no longer there. Some bytes may have been copied.
     #[inline]
     pub fn copy_to(&mut self, pd: u32, offset: u32, sge: &Sge) -> Result<(), MemoryFault> {
-        let len = u64::from(self.len.saturating_sub(offset).min(sge.len));
+        let len = u64::from(self.lying.record.len.saturating_sub(offset).min(sge.len));
+        let offset = u64::from(offset);
+        let inbound = &*self.inbound;
+        if let Some(to) = inbound.keys.find(Key(sge.lkey), pd, sge.addr, len, Access::LOCAL_WRITE)
+            && len > 0
+        {
+            match self.lying.body {
+                Body::Inline => {
+                    // At most the length of a record.
+                    let skip = usize::try_from(offset).unwrap_or(usize::MAX);
+                    if inbound.reader.words().copy_to(index(self.lying.body_at), skip, to) {
+                        return Ok(());
+                    }
+                }
+                Body::Pull(1) => {
+                    let Piece { lkey, pd, addr, .. } = inbound.piece(self.lying.body_at, 0);
+                    let addr = addr.wrapping_add(offset);
+                    if let Some(from) =
+                        inbound.sources.find(Key(lkey), pd, addr, len, Access::empty())
+                    {
+                        return from.copy_to(to).map_err(|_| MemoryFault::Local);
+                    }
+                }
+                Body::Pull(_) | Body::None => {}
+            }
+        }
+        self.copy_any(pd, offset, sge, len)
+    }
+
+    /// As [`Self::copy_to`], of any bytes and by keys that are not known yet.
+    #[inline(never)]
+    fn copy_any(&mut self, pd: u32, offset: u64, sge: &Sge, len: u64) -> Result<(), MemoryFault> {
+        let inbound = &mut *self.inbound;
+        inbound.own.remember(&mut inbound.keys, sge.lkey);
+        let body_at = self.lying.body_at;
+        if let Body::Pull(_) = self.lying.body {
+            let lkey = inbound.piece(body_at, 0).lkey;
+            inbound.reach.remember(&mut inbound.sources, lkey);
+        }
         let Some((to, to_offset)) = self.inbound.own.local(pd, sge, len, true)? else {
             return Ok(());
         };
-        match self.bytes {
+        match self.lying.body {
             // A record without bytes here: those of a WRITE with immediate are in place.
-            Bytes::None => Ok(()),
-            Bytes::Inline(at) => self
+            Body::None => Ok(()),
+            Body::Inline => self
                 .inbound
                 .segment
-                .copy_to(at + u64::from(offset), &to.segment, to_offset, len)
+                .copy_to(RING_AT + body_at + offset, &to.segment, to_offset, len)
                 .map_err(|_| MemoryFault::Local),
-            Bytes::Pull(body_at, count) => {
-                self.pull((body_at, count), offset.into(), (&to.segment, to_offset), len)
-            }
+            Body::Pull(count) => self.pull((body_at, count), offset, (&to.segment, to_offset), len),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use pmd_mem::{Access, AccessError, Key, MemoryTable, PeerTable, Segment};
+use pmd_mem::{Access, AccessError, Key, KeyCache, MemoryTable, PeerTable, Segment};
 
 use super::limits::SGES_MAX;
 use super::record::Piece;
@@ -114,6 +114,21 @@ impl Own {
             _ => Err(MemoryFault::Local),
         }
     }
+
+    /// Whether peers have a region mapped, or soon will.
+    #[inline]
+    pub(crate) fn is_exported(&self, id: u32) -> bool {
+        matches!(self.regions.get(id as usize), Some(Some(region)) if region.exported)
+    }
+
+    /// Has a cache find the region of a key the next time.
+    #[cold]
+    pub(crate) fn remember(&self, keys: &mut KeyCache, lkey: u32) {
+        keys.remember(Key(lkey), |id| match self.regions.get(id as usize) {
+            Some(Some(region)) => Some(&region.segment),
+            _ => None,
+        });
+    }
 }
 
 /// Local elements whose keys allow what is meant with them.
@@ -181,6 +196,15 @@ impl<'a> Elements<'a> {
 }
 
 impl Reach {
+    /// Has a cache find the region of a key the next time.
+    #[cold]
+    pub(crate) fn remember(&self, keys: &mut KeyCache, key: u32) {
+        keys.remember(Key(key), |id| match self.regions.get(id as usize) {
+            Some(Some(PeerRegion::Mapped(segment))) => Some(segment),
+            _ => None,
+        });
+    }
+
     /// Where `len` bytes at the peer are, if it grants all of `rights`.
     #[inline]
     pub(crate) fn remote(

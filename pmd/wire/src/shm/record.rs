@@ -182,8 +182,9 @@ const BODY_NONE: u8 = 0;
 const BODY_INLINE: u8 = 1;
 const BODY_PULL: u8 = 2;
 
-/// Op of the usual record: a SEND whose bytes follow.
+/// Ops of the usual records: SENDs whose bytes follow, or the one piece where they lie.
 const SEND_INLINE: u8 = SEND | BODY_INLINE << BODY_SHIFT;
+const SEND_PULL: u8 = SEND | BODY_PULL << BODY_SHIFT;
 
 const EXTENDED: u8 = 1;
 const IMM: u8 = 2;
@@ -245,16 +246,26 @@ pub(crate) fn entry(word: u64) -> Entry {
     }
 }
 
-/// Bytes in the ring of a header with so many bytes of payload behind it.
+/// Bytes of a plain record with so many bytes of payload behind its header.
 #[inline]
-pub(crate) const fn plain_size(len: u32) -> u64 {
-    HEADER + (len as u64).next_multiple_of(8)
+pub(crate) const fn plain_size(payload: u64) -> u64 {
+    HEADER + ((payload + 7) & !7)
 }
 
-/// Message bytes of the usual record, if this is the first word of one: a SEND whose bytes follow two words of header.
+/// The same header for one piece that says where the bytes lie.
 #[inline]
-pub(crate) fn plain_len(first: u64) -> Option<u32> {
-    Some(low(first)).filter(|len| op_of(first) == SEND_INLINE && *len > 0)
+pub(crate) const fn pulled([first, second]: [u64; 2]) -> [u64; 2] {
+    [first ^ ((SEND_INLINE ^ SEND_PULL) as u64) << 56, second | 1]
+}
+
+/// Where the bytes of a plain record are, and how many follow its header, if this is the first word of one.
+#[inline]
+pub(crate) fn plain_body(first: u64) -> Option<(Body, u64)> {
+    match op_of(first) {
+        SEND_INLINE => Some((Body::Inline, low(first).into())),
+        SEND_PULL => Some((Body::Pull(1), PIECE)),
+        _ => None,
+    }
 }
 
 impl Kind {
@@ -295,10 +306,10 @@ impl Datagram {
 }
 
 impl Record {
-    /// Whether it is a SEND that says nothing rare.
+    /// Whether it is a SEND of some bytes that says nothing rare: with its bytes behind it, or one piece, it is *plain*.
     #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
-        matches!(self.kind, Kind::Send) && self.imm.is_none() && self.srqn.is_none()
+        matches!(self.kind, Kind::Send) && self.imm.is_none() && self.srqn.is_none() && self.len > 0
     }
 
     /// The header of a plain record whose bytes follow: what [`Header::encode`] says, in fewer steps.
@@ -308,22 +319,22 @@ impl Record {
         [first_word(SEND_INLINE, self.dst, self.len), second_word(self.src, self.seq, flags, 0)]
     }
 
-    /// The record that a plain header says; `None` where it says anything rare.
+    /// Takes over what the words of a plain header say, of which the first was [looked at](plain_body). False where they say
+    /// anything rare: then this record means nothing.
+    ///
+    /// Field by field, into a record that is there: a whole one would be moved through memory several times on its way.
     #[inline]
-    pub(crate) fn from_plain(first: u64, second: u64) -> Option<Self> {
-        let len = plain_len(first)?;
-        let [.., flags, _] = second.to_be_bytes();
-        let record = Self {
-            kind: Kind::Send,
-            dst: low(first >> 32) & LOW_24,
-            src: low(second >> 40),
-            seq: low(second >> 16) & LOW_24,
-            len,
-            imm: None,
-            solicited: flags & SOLICITED != 0,
-            srqn: None,
-        };
-        Some(record).filter(|_| flags & !SOLICITED == 0)
+    pub(crate) fn set_plain(&mut self, first: u64, second: u64, body: Body) -> bool {
+        let [.., flags, count] = second.to_be_bytes();
+        self.kind = Kind::Send;
+        self.dst = low(first >> 32) & LOW_24;
+        self.src = low(second >> 40);
+        self.seq = low(second >> 16) & LOW_24;
+        self.len = low(first);
+        self.imm = None;
+        self.solicited = flags & SOLICITED != 0;
+        self.srqn = None;
+        self.len > 0 && flags & !SOLICITED == 0 && (body == Body::Inline || count == 1)
     }
 
     #[inline]
@@ -601,30 +612,39 @@ mod tests {
     fn both_ways_of_a_plain_record_agree() {
         let plain = |solicited, len| Record { solicited, len, ..record(Kind::Send) };
         for (solicited, len) in [(false, 1), (true, 8), (false, 255), (true, u32::MAX)] {
-            let header = Header { record: plain(solicited, len), body: Body::Inline };
-            let words = header.encode();
-            assert!(header.record.is_plain());
-            assert_eq!(header.record.plain_words(), words[..2]);
-            assert_eq!(plain_size(len), header.size());
-            assert_eq!(plain_len(words[0]), Some(len));
-            assert_eq!(Record::from_plain(words[0], words[1]), Some(header.record));
+            for body in [Body::Inline, Body::Pull(1)] {
+                let header = Header { record: plain(solicited, len), body };
+                let words = header.encode();
+                assert!(header.record.is_plain());
+                let said = header.record.plain_words();
+                let said = if body == Body::Inline { said } else { pulled(said) };
+                assert_eq!(said, words[..2]);
+                let (said, follow) = plain_body(words[0]).unwrap();
+                assert_eq!((said, plain_size(follow)), (body, header.size()));
+                let mut read = record(Kind::Starved);
+                assert!(read.set_plain(words[0], words[1], said));
+                assert_eq!(read, header.record);
+            }
         }
+        let mut understood = 0;
         for op in 0..=0xff_u8 {
             for flags in 0..=0xff_u8 {
-                for (len, count) in [(0, 0), (8, 0), (8, 1)] {
+                for (len, count) in [(0, 0), (8, 0), (8, 1), (8, 2), (0, 1)] {
                     let mut words = [0; HEADER_WORDS];
                     words[0] = first_word(op, 1, len);
                     words[1] = second_word(2, 3, flags, count);
-                    if let Some(record) = Record::from_plain(words[0], words[1]) {
+                    let mut record = record(Kind::Starved);
+                    if let Some((body, _)) = plain_body(words[0])
+                        && record.set_plain(words[0], words[1], body)
+                    {
+                        understood += 1;
                         assert!(record.is_plain());
-                        assert_eq!(
-                            Header::decode(words),
-                            Ok(Header { record, body: Body::Inline })
-                        );
+                        assert_eq!(Header::decode(words), Ok(Header { record, body }));
                     }
                 }
             }
         }
+        assert_eq!(understood, 2 * (3 + 1), "solicited or not; inline whatever the count");
     }
 
     /// Every op and flag byte: what is not written by this module is refused by name.

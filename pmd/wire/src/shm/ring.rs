@@ -76,7 +76,7 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
     /// after it. The caller fills all but the first word, and then [commits](Self::commit) it.
     ///
     /// An entry and what stays free fit half the capacity, or there might never be room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reserve(&mut self, size: u64, keep: u64) -> Result<u64, NoRoom> {
         debug_assert!(size.is_multiple_of(8) && size >= 8 && size + keep <= self.capacity / 2);
         let at = self.head & (self.capacity - 1);
@@ -119,7 +119,7 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
     }
 
     /// Adds the reserved entry of `size` bytes at `at` to the batch, and returns the position after it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn commit(&mut self, at: u64, first_word: u64, size: u64) -> u64 {
         if self.has_unpublished() {
             // Nobody looks here before the batch is published.
@@ -127,13 +127,26 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
         } else {
             self.first = first_word;
         }
-        let mut line = self.head + PREFETCH;
+        let ahead = self.head + PREFETCH;
         self.head += size;
-        while line < self.head + PREFETCH {
-            self.words.prefetch(line & (self.capacity - 1));
-            line += LINE;
+        self.words.prefetch(ahead & (self.capacity - 1));
+        if size > LINE {
+            self.prefetch_more(ahead, size);
         }
         self.head
+    }
+
+    #[inline(never)]
+    fn prefetch_more(&self, ahead: u64, size: u64) {
+        for line in (ahead + LINE..ahead + size).step_by(64) {
+            self.words.prefetch(line & (self.capacity - 1));
+        }
+    }
+
+    /// The words themselves.
+    #[inline]
+    pub(crate) const fn words(&self) -> &M {
+        &self.words
     }
 
     /// Whether a batch waits to be published.
@@ -249,6 +262,12 @@ impl<M: Words, C: Store> Reader<M, C> {
             self.reported = self.tail;
         }
         news
+    }
+
+    /// The words themselves.
+    #[inline]
+    pub(crate) const fn words(&self) -> &M {
+        &self.words
     }
 
     /// Loads a word of the shown record, other than its first.
