@@ -96,10 +96,14 @@ impl Cq {
 
     /// Fills `batch` up with completions, oldest first, and returns how many came: for loops that take
     /// them in batches of a fixed size. What is in `batch` already stays.
+    #[inline]
     pub fn poll_batch<const N: usize>(&self, batch: &mut ArrayVec<Completion, N>) -> usize {
-        self.inner.cx.nudge();
-        let room = batch.remaining_capacity();
-        self.inner.cx.with(|core| core.cqs.poll(self.inner.id, room, |wc| batch.push(wc)))
+        let before = batch.len();
+        self.inner.cx.with(|core| {
+            core.nudge(|| self.inner.cx.device().now());
+            core.cqs.take(self.inner.id, usize::MAX, batch);
+        });
+        batch.len() - before
     }
 
     /// Arms the queue, as `ibv_req_notify_cq(3)`: the next completion, or the next solicited one or
