@@ -72,6 +72,11 @@ pub struct QueuePairEndpoint {
     cq: Cq,
     pub(crate) qp: Held,
     caps: Caps,
+    /// Operations that have not been reported: no more than the depth, whatever the queues have room for, so that the
+    /// completion queue holds what can complete.
+    sends: u32,
+    /// The same of receives.
+    receives: u32,
     /// Registered for local use, by [`LocalKey`].
     local: Vec<Mr>,
     /// Registered for the peer; kept for the life of the connection.
@@ -118,6 +123,8 @@ impl QueuePairEndpoint {
             cq,
             qp,
             caps,
+            sends: 0,
+            receives: 0,
             local: Vec::new(),
             exported: Vec::new(),
             imported: Vec::new(),
@@ -153,7 +160,10 @@ impl QueuePairEndpoint {
         Ok(RemoteAddr { addr: imported.addr.wrapping_add(remote.offset), rkey: imported.rkey })
     }
 
-    fn post_send(&self, op: SendOp, data: Data<'_>, token: Token) -> Result<(), SubmitError> {
+    fn post_send(&mut self, op: SendOp, data: Data<'_>, token: Token) -> Result<(), SubmitError> {
+        if self.sends == self.caps.depth {
+            return Err(SubmitError::Full);
+        }
         let wr = SendWr {
             wr_id: WrId(token.0),
             op,
@@ -163,7 +173,9 @@ impl QueuePairEndpoint {
             srqn: None,
         };
         let qpn = self.qp.number();
-        self.cx.with(|core| core.engine.post_send(qpn, &wr)).map_err(|error| match error {
+        let posted = self.cx.with(|core| core.engine.post_send(qpn, &wr));
+        self.sends += u32::from(posted.is_ok());
+        posted.map_err(|error| match error {
             PostSendError::Full => SubmitError::Full,
             PostSendError::NotReady(_) | PostSendError::NoSuchQp(_) => SubmitError::Degraded,
             PostSendError::InlineTooLong { max } => SubmitError::TooLong { max },
@@ -185,6 +197,8 @@ impl QueuePairEndpoint {
             }
         };
         let received = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm);
+        let queue = if received { &mut self.receives } else { &mut self.sends };
+        *queue = queue.saturating_sub(1);
         Settled {
             token: Token(completion.wr_id.0),
             outcome,
@@ -267,9 +281,14 @@ impl Endpoint for QueuePairEndpoint {
                 self.post_send(send(imm), Data::Inline(&[bytes]), token)
             }
             Op::Recv { into } => {
+                if self.receives == self.caps.recv_depth {
+                    return Err(SubmitError::Full);
+                }
                 let wr = RecvWr { wr_id: WrId(token.0), sges: &[self.sge(into)?] };
                 let qpn = self.qp.number();
-                self.cx.with(|core| core.engine.post_recv(qpn, &wr)).map_err(|error| match error {
+                let posted = self.cx.with(|core| core.engine.post_recv(qpn, &wr));
+                self.receives += u32::from(posted.is_ok());
+                posted.map_err(|error| match error {
                     PostRecvError::Full => SubmitError::Full,
                     PostRecvError::NotReady(_) | PostRecvError::NoSuchQp(_) => {
                         SubmitError::Degraded
