@@ -65,6 +65,24 @@ pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 pub const EVIDENCE_WAIT: Duration = Duration::from_millis(250);
 /// How long a client that said goodbye may take to close its connection.
 pub const LEAVE_WAIT: Duration = Duration::from_secs(5);
+/// Smallest block of a load generator: it carries a stamp.
+pub const LOAD_BLOCK_MIN: Size = Size::bytes(512);
+/// Longest run of a load generator.
+pub const LOAD_DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+/// Most blocks whose content a load generator keeps track of: a word of memory each.
+pub const LOAD_BLOCKS_MAX: u64 = 1 << 26;
+/// Largest file of a target; far above any disk, so that "too large" is the disk's answer.
+pub const STORE_MAX: Size = Size::tib(1024);
+/// Size of a file that has no name and for which the config gives none.
+pub const STORE_UNNAMED: Size = Size::mib(256);
+/// Buffers between the clients of a target and its file when the config does not say: what an ordinary user may lock.
+pub const STORE_BUFFERS: Size = Size::mib(8);
+/// Requests at a file at once when the config does not say.
+pub const STORE_DEPTH: u64 = 128;
+/// Most requests at a file at once.
+pub const STORE_DEPTH_MAX: usize = pmd_block::limits::DEPTH_MAX as usize;
+/// How long a store may be silent while requests are in flight: longer than a disk's driver takes to give one up.
+pub const STORE_WAIT: Duration = Duration::from_secs(60);
 /// How long a message of an unreliable transport is waited for before it counts as lost.
 pub const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Messages lost in a row after which nobody is there.

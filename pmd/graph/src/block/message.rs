@@ -18,13 +18,19 @@ const FLAG_CRC: u16 = 1;
 pub enum Operation {
     /// Takes a written range into the store.
     Commit = 1,
+    /// Makes everything durable that was committed, by whichever connection.
+    Flush = 2,
     /// Flushes, and ends the session on this connection.
     Bye = 3,
+    /// Writes a range of the store into the client's buffer of this tag.
+    Read = 4,
 }
 
 impl Operation {
+    const ALL: [Self; 4] = [Self::Commit, Self::Flush, Self::Bye, Self::Read];
+
     fn from_number(number: u8) -> Option<Self> {
-        [Self::Commit, Self::Bye].into_iter().find(|operation| *operation as u8 == number)
+        Self::ALL.into_iter().find(|operation| *operation as u8 == number)
     }
 }
 
@@ -42,10 +48,25 @@ pub enum Status {
     NoSpace = 3,
     /// The request makes no sense at this point.
     Invalid = 4,
+    /// The store failed.
+    Io = 5,
+    /// The store ends before the range does, though it should not.
+    Short = 6,
+    /// The store takes only ranges that begin and end at multiples of some bytes.
+    Misaligned = 7,
 }
 
 impl Status {
-    const ALL: [Self; 5] = [Self::Ok, Self::OutOfRange, Self::BadCrc, Self::NoSpace, Self::Invalid];
+    const ALL: [Self; 8] = [
+        Self::Ok,
+        Self::OutOfRange,
+        Self::BadCrc,
+        Self::NoSpace,
+        Self::Invalid,
+        Self::Io,
+        Self::Short,
+        Self::Misaligned,
+    ];
 
     /// The word for messages.
     pub const fn name(self) -> &'static str {
@@ -55,6 +76,9 @@ impl Status {
             Self::BadCrc => "bad-crc",
             Self::NoSpace => "no-space",
             Self::Invalid => "invalid",
+            Self::Io => "io",
+            Self::Short => "short",
+            Self::Misaligned => "misaligned",
         }
     }
 }
@@ -88,9 +112,9 @@ pub struct Request {
     pub tag: u32,
     /// Counts the requests of a connection from 1, echoed.
     pub sequence: u64,
-    /// First byte of the range; 0 for [`Operation::Bye`].
+    /// First byte of the range; 0 where the operation has none.
     pub offset: u64,
-    /// Bytes of the range; 0 for [`Operation::Bye`].
+    /// Bytes of the range; 0 where the operation has none.
     pub len: u32,
     /// CRC-32C of the range, if the client knows it.
     pub crc32c: Option<u32>,
@@ -108,7 +132,9 @@ pub struct Reply {
     /// How it ended.
     pub status: Status,
     /// With [`Status::Ok`], the blocks that this connection has committed; with [`Status::BadCrc`], the checksum of what
-    /// is stored; with [`Status::OutOfRange`], the capacity.
+    /// is stored; with [`Status::OutOfRange`], the capacity; with [`Status::Io`] and [`Status::NoSpace`], the error number
+    /// of the target's system, if it has one; with [`Status::Short`], the bytes that were there; with
+    /// [`Status::Misaligned`], the bytes that ranges are multiples of.
     pub value: u64,
 }
 
@@ -203,7 +229,7 @@ mod tests {
     use super::*;
 
     fn operation() -> impl Strategy<Value = Operation> {
-        prop_oneof![Just(Operation::Commit), Just(Operation::Bye)]
+        proptest::sample::select(&Operation::ALL)
     }
 
     proptest! {
@@ -234,6 +260,18 @@ mod tests {
                 prop_assert_eq!(&reply.encode()[..24], &bytes[..24]);
             }
         }
+    }
+
+    #[test]
+    fn numbers_stay() {
+        let bytes = |operation| {
+            let request =
+                Request { operation, tag: 0, sequence: 0, offset: 0, len: 0, crc32c: None };
+            request.encode()[1]
+        };
+        assert_eq!(Operation::ALL.map(bytes), [1, 2, 3, 4]);
+        let statuses = Status::ALL.map(|status| status as u16);
+        assert_eq!(statuses, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 
     #[test]
@@ -271,7 +309,7 @@ mod tests {
         };
         assert_eq!(Request::decode(&good[..31]), Err(MessageError::Length(31)));
         assert_eq!(with(0, 2), Err(MessageError::Version(2)));
-        assert_eq!(with(1, 2), Err(MessageError::Operation(2)));
+        assert_eq!(with(1, 5), Err(MessageError::Operation(5)));
         assert_eq!(with(3, 0x80), Err(MessageError::Flags(0x8000)));
         let mut reply = good;
         reply[2] = 9;

@@ -2,13 +2,15 @@
 
 use super::{MessageError, VERSION};
 
-/// Bytes of an [`Open`].
+/// Bytes of an [`Open`] before the reference.
 pub const OPEN_BYTES: usize = 32;
+/// Buffers begin at multiples of this, in bytes: direct I/O needs it.
+pub const BUFFER_BYTES: u64 = 4096;
 /// Bytes of an [`Opened`] before the reference.
 const OPENED_FIXED: usize = 16;
 
 /// What a client asks for when it connects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
     /// Chosen by the client: connections of one session share what they store.
     pub session: u64,
@@ -18,27 +20,45 @@ pub struct Open {
     pub connections: u16,
     /// Requests that this connection wants in flight.
     pub depth: u32,
+    /// Bytes from one buffer to the next, where requests have buffers: a multiple of [`BUFFER_BYTES`], and no less than
+    /// any range.
+    pub stride: u32,
+    /// The client's memory with a buffer for each request in flight, as the device encodes it; empty for a client that
+    /// does not ask for [`Operation::Read`](super::Operation::Read).
+    pub memory: Vec<u8>,
+}
+
+/// Where the bytes of a request lie in the exported memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The memory is the store: a range lies at its offset, and may be read there.
+    Store,
+    /// The memory holds a buffer for each request: a range lies at its tag times the stride.
+    Buffers,
 }
 
 impl Open {
-    /// As bytes: version (1), zeros (3), depth (4), session (8), bytes (8), connections (2), zeros (6).
-    pub fn encode(&self) -> [u8; OPEN_BYTES] {
-        let mut bytes = [0; OPEN_BYTES];
+    /// As bytes: version (1), zeros (3), depth (4), session (8), bytes (8), connections (2), zeros (2), stride (4), then
+    /// the reference.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; OPEN_BYTES];
         bytes[0] = VERSION;
         bytes[4..8].copy_from_slice(&self.depth.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.session.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
         bytes[24..26].copy_from_slice(&self.connections.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.stride.to_le_bytes());
+        bytes.extend(&self.memory);
         bytes
     }
 
     /// From bytes.
     ///
     /// # Errors
-    /// [`MessageError`] for another length or version.
+    /// [`MessageError`] for too few bytes or another version.
     pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
-        let bytes: &[u8; OPEN_BYTES] =
-            bytes.try_into().map_err(|_| MessageError::Length(bytes.len()))?;
+        let (bytes, memory) =
+            bytes.split_first_chunk::<OPEN_BYTES>().ok_or(MessageError::Length(bytes.len()))?;
         if bytes[0] != VERSION {
             return Err(MessageError::Version(bytes[0]));
         }
@@ -48,6 +68,8 @@ impl Open {
             bytes: u64::from_le_bytes(at(16)),
             connections: u16::from_le_bytes([bytes[24], bytes[25]]),
             depth: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+            stride: u32::from_le_bytes([bytes[28], bytes[29], bytes[30], bytes[31]]),
+            memory: memory.to_vec(),
         })
     }
 }
@@ -55,8 +77,10 @@ impl Open {
 /// What the target grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Bytes of the exported memory.
+    /// Bytes that the session may store.
     pub capacity: u64,
+    /// Where the bytes of a request lie in the exported memory.
+    pub place: Place,
     /// Requests that may be in flight on this connection.
     pub depth: u32,
     /// The exported memory, as the device encodes it.
@@ -64,10 +88,10 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// As bytes: version (1), zeros (3), depth (4), capacity (8), then the reference.
+    /// As bytes: version (1), place (1), zeros (2), depth (4), capacity (8), then the reference.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(OPENED_FIXED + self.memory.len());
-        bytes.extend([VERSION, 0, 0, 0]);
+        bytes.extend([VERSION, u8::from(self.place == Place::Buffers), 0, 0]);
         bytes.extend(self.depth.to_le_bytes());
         bytes.extend(self.capacity.to_le_bytes());
         bytes.extend(&self.memory);
@@ -86,6 +110,7 @@ impl Opened {
         }
         Ok(Self {
             capacity: u64::from_le_bytes(std::array::from_fn(|i| fixed[8 + i])),
+            place: if fixed[1] == 0 { Place::Store } else { Place::Buffers },
             depth: u32::from_le_bytes(std::array::from_fn(|i| fixed[4 + i])),
             memory: memory.to_vec(),
         })
@@ -100,23 +125,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn opening_survives(session: u64, bytes: u64, connections: u16, depth: u32) {
-            let open = Open { session, bytes, connections, depth };
+        fn opening_survives(
+            session: u64, bytes: u64, connections: u16, depth: u32, stride: u32,
+            memory in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let open = Open { session, bytes, connections, depth, stride, memory };
             prop_assert_eq!(Open::decode(&open.encode()), Ok(open));
         }
 
         #[test]
         fn a_grant_survives_with_references_of_any_length(
             capacity: u64, depth: u32, memory in prop::collection::vec(any::<u8>(), 0..300),
+            place in prop::sample::select(&[Place::Store, Place::Buffers]),
         ) {
-            let opened = Opened { capacity, depth, memory };
+            let opened = Opened { capacity, place, depth, memory };
             prop_assert_eq!(Opened::decode(&opened.encode()), Ok(opened));
         }
 
         #[test]
         fn any_bytes_are_understood_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let length = bytes.len();
-            prop_assert!(Open::decode(&bytes).is_err() || length == OPEN_BYTES);
+            prop_assert!(Open::decode(&bytes).is_err() || length >= OPEN_BYTES);
             prop_assert!(Opened::decode(&bytes).is_err() || length >= OPENED_FIXED);
         }
     }

@@ -35,6 +35,8 @@ pub(super) fn decode(
                     continue;
                 }
             },
+            // What says nothing is not there.
+            (None, Presence::Default(_)) if !is_read(key, &settings) => continue,
             (None, Presence::Default(value)) => (value.clone(), None),
             (None, Presence::Optional) => continue,
             (None, Presence::Required) => {
@@ -62,6 +64,13 @@ pub(super) fn decode(
         }
     }
     (report.errors() == before).then_some(settings)
+}
+
+/// Whether what the key depends on, which stands before it, has the value that it is read with.
+fn is_read(key: &Key, settings: &Settings) -> bool {
+    key.when.is_none_or(
+        |(other, word)| matches!(settings.value(other), Some(Value::Text(text)) if text == word),
+    )
 }
 
 fn unknown_key(entry: &Entry, what: &str, keys: &[&Key]) -> Diagnostic {

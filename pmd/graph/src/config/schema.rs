@@ -184,7 +184,8 @@ impl Key {
         self
     }
 
-    /// The key says something only while `key` is `word`; given otherwise, it is refused.
+    /// The key says something only while `key`, which stands before it, is `word`; given otherwise, it is refused, and its
+    /// default holds only then.
     #[must_use]
     pub fn only_when(mut self, key: &'static str, word: &'static str) -> Self {
         self.when = Some((key, word));

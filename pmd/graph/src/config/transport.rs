@@ -28,6 +28,8 @@ pub enum Operation {
     Multicast,
     /// Being joined to one peer.
     Connection,
+    /// Knowing that what was sent has come.
+    Acknowledgement,
 }
 
 impl Transport {
@@ -55,11 +57,14 @@ impl Transport {
         match (self, operation) {
             (_, Operation::Send)
             | (Self::Rc | Self::Uc, Operation::Write | Operation::Connection)
-            | (Self::Rc, Operation::Read | Operation::Atomic)
+            | (Self::Rc, Operation::Read | Operation::Atomic | Operation::Acknowledgement)
             | (Self::Ud, Operation::Multicast) => None,
             (Self::Uc, Operation::Read | Operation::Atomic) => Some(
                 "UC has no acknowledgements, so nothing can come back: it carries SEND and WRITE only",
             ),
+            (Self::Uc | Self::Ud, Operation::Acknowledgement) => {
+                Some("UC and UD send once, and nothing tells what was lost")
+            }
             (Self::Ud, Operation::Connection) => {
                 Some("UD sends single datagrams to anybody, and has no connections")
             }
@@ -88,6 +93,7 @@ impl fmt::Display for Operation {
             Self::Atomic => "an atomic",
             Self::Multicast => "multicast",
             Self::Connection => "a connection",
+            Self::Acknowledgement => "acknowledgements",
         })
     }
 }

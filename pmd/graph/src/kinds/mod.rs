@@ -16,6 +16,7 @@ pub(crate) fn nodes() -> Vec<Arc<dyn NodeFactory>> {
         Arc::new(stages::Crc32c::new()),
         Arc::new(stages::Sink::new()),
         Arc::new(block::Client::new()),
+        Arc::new(block::Load::new()),
         Arc::new(block::Target::new()),
         Arc::new(pingpong::PingPong::new()),
     ]

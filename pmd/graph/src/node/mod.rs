@@ -9,6 +9,7 @@ mod hosted;
 mod record;
 
 pub(crate) mod block_client;
+pub(crate) mod block_load;
 pub(crate) mod block_target;
 pub(crate) mod crc32c;
 pub(crate) mod file_source;

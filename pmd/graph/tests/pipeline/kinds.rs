@@ -89,8 +89,16 @@ fn every_kind_says_what_it_does() {
         }
     }
     let kinds: Vec<&str> = registry.nodes().map(|factory| factory.schema().kind()).collect();
-    let expected =
-        ["file-source", "generator", "crc32c", "sink", "block-client", "block-target", "pingpong"];
+    let expected = [
+        "file-source",
+        "generator",
+        "crc32c",
+        "sink",
+        "block-client",
+        "block-load",
+        "block-target",
+        "pingpong",
+    ];
     assert_eq!(kinds, expected);
     let devices: Vec<(&str, bool)> =
         registry.devices().map(|schema| (schema.kind(), schema.is_available())).collect();

@@ -83,7 +83,7 @@ fn buffers_follow_the_depths() {
     let client = plan.nodes[2].queues.unwrap();
     assert_eq!((client.qps, client.depths.send, client.cq_depth), (4, 33, 4 * (33 + 17)));
     let target = plan.nodes[0].queues.unwrap();
-    assert_eq!((target.qps, target.depths.receive, target.cq_depth), (4, 17, 4 * 34));
+    assert_eq!((target.qps, target.depths.receive, target.cq_depth), (4, 17, 4 * (34 + 17)));
     assert_eq!((plan.nodes[1].flow.held_downstream, plan.nodes[2].flow.block), (64, 4096));
     assert_eq!((&plan.nodes[0].clients[..], &plan.nodes[2].inputs[..]), (&[2][..], &[1][..]));
 }
@@ -155,7 +155,7 @@ fn hugepages_beyond_the_machine() {
     );
     assert_eq!(
         fit.problems[0].fixes[0],
-        "sudo sysctl -w vm.nr_hugepages=2048; and --set memory.size=4090MiB"
+        "sudo sysctl -w vm.nr_hugepages=2048; and --set memory.size=4088MiB"
     );
 }
 

@@ -259,7 +259,6 @@ fn what_this_build_lacks_is_said() {
         ("device.soft0.kind=doca", "devices of kind `doca` are not available in this build"),
         ("node.client.transport=xrc", "transport = \"xrc\" is not available in this build"),
         ("node.client.connect=cm", "connect = \"cm\" is not available in this build"),
-        ("node.target.backend=file", "backend = \"file\" is not available in this build"),
     ] {
         let report = refused(QUICKSTART, &[set]);
         assert!(titles(&report).contains(&title), "{set}: {report}");

@@ -4,4 +4,5 @@ mod broken;
 mod double;
 mod edges;
 mod stages;
+mod storage;
 mod verified;

@@ -9,7 +9,7 @@ use pmd_observe::{Code, Owner};
 use pmd_verbs::endpoint::Endpoint;
 
 use super::{Node, NodeContext, Record, Turn};
-use crate::block::{MESSAGE_BYTES, Open, Opened, PROTOCOL};
+use crate::block::{BUFFER_BYTES, Open, Opened, PROTOCOL, Post};
 use crate::edge::{Dial, Dialing, Line};
 use crate::extent::Extent;
 use crate::failure::Failure;
@@ -29,10 +29,18 @@ pub(crate) const fn queues(depth: u64) -> Queues {
     Queues { send: depth * SENDS_PER_BLOCK + more, receive: depth + more }
 }
 
-/// Bytes of message buffers for one connection: a receive for every reply, and a copy of every request for devices that
-/// cannot send inline.
+/// Bytes of message buffers for one connection.
 pub(crate) const fn message_bytes(depth: u64) -> u64 {
-    (depth + MORE_REQUESTS as u64) * 2 * MESSAGE_BYTES as u64
+    Post::bytes(depth + MORE_REQUESTS as u64)
+}
+
+/// Bytes from one buffer to the next, for blocks of so many bytes at most.
+pub(crate) const fn stride(block: u64) -> u64 {
+    match block.checked_next_multiple_of(BUFFER_BYTES) {
+        Some(0) => BUFFER_BYTES,
+        Some(stride) => stride,
+        None => u64::MAX,
+    }
 }
 
 pub(crate) struct BlockClient {
@@ -70,13 +78,15 @@ impl BlockClient {
         let verify = settings.flag("verify");
         let inlet = cx.inlet();
         let dials = cx.dials(PROTOCOL, queues(depth));
+        let stride = stride(cx.flow().block);
         let open = Open {
             session: pmd_mem::os_entropy(),
             bytes: inlet.length().unwrap_or(0),
             connections: u16::try_from(dials.len()).unwrap_or(u16::MAX),
             depth: u32::try_from(depth).unwrap_or(u32::MAX),
+            stride: u32::try_from(stride).unwrap_or(u32::MAX),
+            memory: Vec::new(),
         };
-        let block = cx.flow().block;
         let messages = cx.extent("messages");
         let read_back = verify.then(|| cx.extent_opt("read-back")).flatten();
         let lane = |(index, dial): (usize, Dial)| {
@@ -87,16 +97,16 @@ impl BlockClient {
             };
             let part = Part {
                 node: cx.name().to_owned(),
-                messages: share(&messages, message_bytes(depth))?,
+                post: Post::new(share(&messages, message_bytes(depth))?),
                 read_back: match &read_back {
-                    Some(extent) => Some(share(extent, depth * block)?),
+                    Some(extent) => Some(share(extent, depth * stride)?),
                     None => None,
                 },
-                block,
+                stride,
                 // Over an unreliable transport nothing tells that a reply was lost.
                 patience: (!cx.is_reliable()).then_some(LOST_AFTER),
             };
-            Ok(Lane::Dialing(Box::new(Dialed { dial, open, part })))
+            Ok(Lane::Dialing(Box::new(Dialed { dial, open: open.clone(), part })))
         };
         let lanes = dials.into_iter().enumerate().map(lane);
         Ok(Box::new(Self {
@@ -117,7 +127,7 @@ impl BlockClient {
         match dial.poll(now)? {
             Dialing::Waiting => Ok(false),
             Dialing::Reached(endpoint) => {
-                part.equip(endpoint)?;
+                open.memory = part.equip(endpoint)?;
                 dial.ask(&open.encode())?;
                 Ok(true)
             }
@@ -271,7 +281,7 @@ fn open_session(part: &Part, answer: &[u8], mut line: Line) -> Result<Session, F
     })?;
     let endpoint: &mut dyn Endpoint = line.endpoint();
     let storage = endpoint.import(&opened.memory)?;
-    Session::new(part.clone(), line, storage, opened.capacity, opened.depth)
+    Session::new(part.clone(), line, storage, &opened)
 }
 
 /// A wait in nanoseconds.

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use pmd_observe::{Code, Owner, Verdict};
-use pmd_verbs::endpoint::{Endpoint, Local, LocalKey, Op, Remote, RemoteKey, Settled, Token};
+use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Rights, Settled, Token};
 
 use super::slots::{Slots, Stage};
 use super::{MORE_REQUESTS, nanoseconds};
-use crate::block::{MESSAGE_BYTES, MESSAGE_LEN, Operation, Reply, Request, Status};
+use crate::block::{Opened, Operation, Place, Post, Request, Status, nonsense, refused};
 use crate::edge::{Line, Peer};
 use crate::extent::Extent;
 use crate::failure::Failure;
@@ -41,30 +41,24 @@ impl Purpose {
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) node: String,
-    /// Receives for replies, then copies of requests.
-    pub(super) messages: Extent,
+    pub(super) post: Post,
     /// A buffer for each block in flight; `None` where nothing is read back.
     pub(super) read_back: Option<Extent>,
-    /// Bytes of the largest block.
-    pub(super) block: u64,
+    /// Bytes from one of these buffers to the next.
+    pub(super) stride: u64,
     /// How long a reply may take, where nothing else tells that it was lost.
     pub(super) patience: Option<Duration>,
 }
 
 impl Part {
-    /// Registers the memory and posts a receive for every reply.
-    pub(super) fn equip(&self, endpoint: &mut dyn Endpoint) -> Result<(), Failure> {
-        let key = endpoint.register(self.messages.region())?;
-        let replies = u32::try_from(self.messages.len() / MESSAGE_BYTES as u64 / 2);
-        for number in 0..replies.unwrap_or(u32::MAX) {
-            let into = self.receive(key, number);
-            endpoint.submit(Op::Recv { into }, Purpose::Receive.token(number))?;
-        }
-        Ok(())
-    }
-
-    fn receive(&self, key: LocalKey, number: u32) -> Local {
-        self.messages.local(key, u64::from(number) * u64::from(MESSAGE_LEN), MESSAGE_LEN)
+    /// Registers the memory and posts a receive for every reply. Returns a reference to the buffers for what is read back.
+    pub(super) fn equip(&self, endpoint: &mut dyn Endpoint) -> Result<Vec<u8>, Failure> {
+        self.post.equip(endpoint, |number| Purpose::Receive.token(number))?;
+        let Some(read_back) = &self.read_back else { return Ok(Vec::new()) };
+        let key = endpoint.register(read_back.region())?;
+        let rights = Rights { write: true, ..Rights::default() };
+        let memory = endpoint.export(key, read_back.offset(), read_back.len(), rights)?;
+        Ok(memory.0.into_vec())
     }
 }
 
@@ -72,9 +66,12 @@ impl Part {
 pub(super) struct Session {
     part: Part,
     line: Line,
-    /// The region of messages, read-back buffers and blocks.
+    /// The region of messages and blocks.
     key: LocalKey,
+    /// The region of what is read back.
+    read_key: Option<LocalKey>,
     storage: RemoteKey,
+    place: Place,
     capacity: u64,
     depth: u32,
     slots: Slots,
@@ -93,22 +90,23 @@ enum Goodbye {
 }
 
 impl Session {
-    /// A session that may store `capacity` bytes in `storage`, with `depth` requests in flight.
+    /// A session that stores what the target `granted` in `storage`.
     pub(super) fn new(
         part: Part,
         mut line: Line,
         storage: RemoteKey,
-        capacity: u64,
-        depth: u32,
+        granted: &Opened,
     ) -> Result<Self, Failure> {
-        let key = line.endpoint().register(part.messages.region())?;
-        let receives = u32::try_from(part.messages.len() / MESSAGE_BYTES as u64 / 2);
-        let depth = depth.min(receives.unwrap_or(u32::MAX) - MORE_REQUESTS).max(1);
+        let key = line.endpoint().register(part.post.extent().region())?;
+        let read_key = part.read_back.as_ref().map(|read| line.endpoint().register(read.region()));
+        let depth = granted.depth.min(part.post.requests() - MORE_REQUESTS).max(1);
         let caps = line.caps();
         Ok(Self {
             key,
+            read_key: read_key.transpose()?,
             storage,
-            capacity,
+            place: granted.place,
+            capacity: granted.capacity,
             depth,
             slots: Slots::new(depth),
             sequence: 0,
@@ -209,42 +207,45 @@ impl Session {
         while let Some(index) = self.slots.ready() {
             let Some(slot) = self.slots.get(index) else { break };
             let Some(block) = &slot.block else { break };
-            let (extent, start) = block.buffer.place();
-            let remote = Remote { key: self.storage, offset: block.offset };
+            let (offset, len, crc32c) = (block.offset, block.len, block.crc32c);
             let (op, purpose, next) = match slot.stage {
                 Stage::Write => {
-                    let from = extent.local(self.key, start, block.len);
-                    (Op::Write { from, to: remote, imm: None }, Purpose::Write, Stage::Commit)
-                }
-                Stage::Read => {
-                    let Some(read_back) = &self.part.read_back else { break };
-                    let at = u64::from(index) * self.part.block;
-                    let into = read_back.local(self.key, at, block.len);
-                    (Op::Read { into, from: remote }, Purpose::Read, Stage::Compare)
-                }
-                Stage::Commit => {
-                    let request = Request {
-                        operation: Operation::Commit,
-                        tag: index,
-                        sequence: self.sequence + 1,
-                        offset: block.offset,
-                        len: block.len,
-                        crc32c: block.crc32c,
+                    let (extent, start) = block.buffer.place();
+                    let from = extent.local(self.key, start, len);
+                    let offset = match self.place {
+                        Place::Store => offset,
+                        Place::Buffers => u64::from(index) * self.part.stride,
                     };
+                    let to = Remote { key: self.storage, offset };
+                    (Op::Write { from, to, imm: None }, Purpose::Write, Stage::Commit)
+                }
+                Stage::Read if self.place == Place::Store => {
+                    let (Some(read_back), Some(key)) = (&self.part.read_back, self.read_key) else {
+                        break;
+                    };
+                    let into = read_back.local(key, u64::from(index) * self.part.stride, len);
+                    let from = Remote { key: self.storage, offset };
+                    (Op::Read { into, from }, Purpose::Read, Stage::Compare)
+                }
+                Stage::Commit | Stage::Read => {
+                    let reads = slot.stage == Stage::Read;
+                    let operation = if reads { Operation::Read } else { Operation::Commit };
+                    let crc32c = crc32c.filter(|_| !reads);
+                    let sequence = self.sequence + 1;
+                    let request = Request { operation, tag: index, sequence, offset, len, crc32c };
                     if !self.send(now, &request)? {
                         break;
                     }
-                    self.sequence += 1;
-                    let sequence = self.sequence;
+                    self.sequence = sequence;
                     if let Some(slot) = self.slots.get(index) {
-                        slot.stage = Stage::Reply;
+                        slot.stage = if reads { Stage::Bytes } else { Stage::Reply };
                         slot.sequence = sequence;
                         slot.in_flight += 1;
                     }
                     self.slots.submitted();
                     continue;
                 }
-                Stage::Free | Stage::Reply | Stage::Compare | Stage::Settle => {
+                Stage::Free | Stage::Reply | Stage::Bytes | Stage::Compare | Stage::Settle => {
                     self.slots.submitted();
                     continue;
                 }
@@ -261,24 +262,21 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a request, inline where the device can. `false`: not now.
+    /// Sends a request. `false`: not now.
     fn send(&mut self, now: u64, request: &Request) -> Result<bool, Failure> {
-        let bytes = request.encode();
         let token = Purpose::Request.token(request.tag);
-        if self.line.caps().inline >= MESSAGE_LEN {
-            return self.line.submit(now, Op::SendInline { bytes: &bytes, imm: None }, token);
-        }
-        let copies = self.part.messages.len() / 2;
-        let at = copies + u64::from(request.tag) * u64::from(MESSAGE_LEN);
-        self.part.messages.write_at(at, &bytes)?;
-        let from = self.part.messages.local(self.key, at, MESSAGE_LEN);
-        self.line.submit(now, Op::Send { from, imm: None }, token)
+        self.part.post.send(&mut self.line, now, self.key, request, token)
     }
 
     fn take_in(&mut self, now: u64, settled: Settled, record: &mut Record) -> Result<(), Failure> {
         match Purpose::of(settled.token) {
             (Some(Purpose::Receive), number) => self.reply(now, number, settled.len, record),
-            (Some(Purpose::Read), index) => self.compare(now, index, record),
+            (Some(Purpose::Read), index) => {
+                if let Some(slot) = self.slots.get(index) {
+                    slot.in_flight = slot.in_flight.saturating_sub(1);
+                }
+                self.compare(now, index, record)
+            }
             (Some(Purpose::Write | Purpose::Request), index) => {
                 if let Some(slot) = self.slots.get(index) {
                     slot.in_flight = slot.in_flight.saturating_sub(1);
@@ -298,13 +296,8 @@ impl Session {
         len: u32,
         record: &mut Record,
     ) -> Result<(), Failure> {
-        let mut bytes = [0; MESSAGE_BYTES];
-        let at = u64::from(number) * u64::from(MESSAGE_LEN);
-        self.part.messages.read_at(at, &mut bytes)?;
-        let into = self.part.receive(self.key, number);
-        self.line.submit(now, Op::Recv { into }, Purpose::Receive.token(number))?;
-        let reply = Reply::decode(&bytes[..MESSAGE_BYTES.min(len as usize)])
-            .map_err(|error| self.nonsense(&error.to_string()))?;
+        let token = Purpose::Receive.token(number);
+        let reply = self.part.post.take(&mut self.line, now, self.key, (number, len), token)?;
         if reply.operation == Operation::Bye {
             if self.goodbye != Goodbye::Said || reply.sequence != self.sequence {
                 return Err(self.nonsense("a goodbye that nobody said was answered"));
@@ -316,7 +309,8 @@ impl Session {
         let waiting = self
             .slots
             .get(reply.tag)
-            .filter(|slot| slot.stage == Stage::Reply && slot.sequence == reply.sequence);
+            .filter(|slot| matches!(slot.stage, Stage::Reply | Stage::Bytes))
+            .filter(|slot| slot.sequence == reply.sequence);
         let Some((slot, block)) = waiting.and_then(|slot| {
             let block = slot.block.as_ref().map(|block| (block.offset, block.len));
             Some((slot, block?))
@@ -324,7 +318,10 @@ impl Session {
             return Err(self.nonsense("a request that nobody made was answered"));
         };
         if reply.status != Status::Ok {
-            return Err(self.refused(&reply, block));
+            return Err(refused(&self.line, &reply, block));
+        }
+        if slot.stage == Stage::Bytes {
+            return self.compare(now, reply.tag, record);
         }
         record.latency(now.saturating_sub(slot.began));
         if verify {
@@ -341,13 +338,12 @@ impl Session {
     /// The bytes of a block came back.
     fn compare(&mut self, now: u64, index: u32, record: &mut Record) -> Result<(), Failure> {
         let Some(slot) = self.slots.get(index) else { return Ok(()) };
-        slot.in_flight = slot.in_flight.saturating_sub(1);
         slot.stage = Stage::Settle;
         let (Some(block), Some(read_back)) = (&slot.block, &self.part.read_back) else {
             return Ok(());
         };
         let (sent, start) = block.buffer.place();
-        let at = u64::from(index) * self.part.block;
+        let at = u64::from(index) * self.part.stride;
         let len = u64::from(block.len);
         if let Some(differs) = sent.mismatch(start, read_back, at, len)? {
             let (mut expected, mut found) = ([0], [0]);
@@ -383,26 +379,7 @@ impl Session {
         Ok(())
     }
 
-    fn refused(&self, reply: &Reply, (offset, len): (u64, u32)) -> Failure {
-        let peer = self.line.peer();
-        let block = format!("the block of {len} bytes at {offset}");
-        match reply.status {
-            Status::BadCrc => {
-                let summary = format!("{block} has another checksum at {peer} than here");
-                Failure::new(Code::DataMismatch, Owner::Remote, summary)
-                    .because(format!("CRC-32C there: {:#010x}", reply.value))
-            }
-            Status::OutOfRange | Status::NoSpace => {
-                let summary =
-                    format!("{block} lies beyond what {peer} holds: raise memory.size there");
-                Failure::new(Code::Length, Owner::Config, summary).turn("memory.size")
-            }
-            status => self.nonsense(&format!("{block} was refused as {}", status.name())),
-        }
-    }
-
     fn nonsense(&self, what: &str) -> Failure {
-        let summary = format!("{} does not keep to the protocol: {what}", self.line.peer());
-        Failure::new(Code::InvalidRequest, Owner::Remote, summary)
+        nonsense(&self.line, what)
     }
 }

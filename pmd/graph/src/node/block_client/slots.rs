@@ -15,8 +15,10 @@ pub(super) enum Stage {
     Commit,
     /// It waits for the reply.
     Reply,
-    /// Its READ is to be submitted.
+    /// Its READ, or its request for one, is to be submitted.
     Read,
+    /// It waits for the reply to its request to be read.
+    Bytes,
     /// It waits for the bytes.
     Compare,
     /// It waits for its own operations to settle.

@@ -2,10 +2,14 @@
 
 use std::collections::VecDeque;
 
-use pmd_observe::{Code, Owner};
-use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Settled, SubmitError, Token};
+use pmd_block::{IoError, Kind, SubmitError as StoreError, Submitted};
+use pmd_observe::Verdict;
+use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Settled, SubmitError, Token};
 
-use crate::block::{MESSAGE_BYTES, MESSAGE_LEN, Operation, Reply, Request, Status};
+use super::vault::Vault;
+use crate::block::{
+    MESSAGE_BYTES, MESSAGE_LEN, Operation, Place, Reply, Request, Status, nonsense,
+};
 use crate::edge::Line;
 use crate::extent::Extent;
 use crate::failure::Failure;
@@ -13,7 +17,7 @@ use crate::limits::LEAVE_WAIT;
 use crate::node::Record;
 use crate::node::block_client::MORE_REQUESTS;
 
-/// Marks the token of a reply; receives have none.
+/// Marks the token of a reply, or of the WRITE before it; receives have none.
 const REPLY: u64 = 1 << 32;
 
 /// How a turn of a connection ended.
@@ -26,18 +30,68 @@ pub(super) enum Ended {
     Badly(Failure),
 }
 
+/// What a connection has of the store and of its memory.
+#[derive(Clone, Debug)]
+pub(super) struct Shelf {
+    pub(super) place: Place,
+    /// The client's part of the store.
+    pub(super) start: u64,
+    pub(super) capacity: u64,
+    /// That part itself, or buffers.
+    pub(super) memory: Extent,
+    pub(super) key: LocalKey,
+    /// Bytes from one buffer to the next, here and at the client.
+    pub(super) stride: u64,
+    /// The client's buffers.
+    pub(super) client: Option<RemoteKey>,
+}
+
 /// A connected client.
 pub(super) struct Serving {
     line: Line,
-    key: LocalKey,
     /// Receives for requests, then copies of replies.
     messages: Extent,
-    /// Replies that wait for room in the queue.
-    replies: VecDeque<Reply>,
+    key: LocalKey,
+    shelf: Shelf,
+    depth: u32,
+    /// Requests that are not answered yet, by tag, where the store takes its time.
+    jobs: Box<[Option<Request>]>,
+    /// Tags of jobs that the store has no room for.
+    waiting: VecDeque<u32>,
+    /// Jobs that the store has.
+    at_store: u32,
+    /// Answers that wait for room in the queue. With those at the store and before it, no more than the granted depth.
+    answers: VecDeque<Answer>,
     committed: u64,
-    /// When the client said goodbye.
-    goodbye: Option<u64>,
+    goodbye: Goodbye,
     settled: Vec<Settled>,
+}
+
+/// A reply, and what goes before it.
+struct Answer {
+    reply: Reply,
+    /// Where a range lies in the connection's memory that is to be written to the client, and its length.
+    bytes: Option<(u64, u32)>,
+}
+
+/// How far the end of a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goodbye {
+    Unsaid,
+    Said,
+    /// Answered, at this time.
+    Answered(u64),
+}
+
+/// The store's name for a job.
+fn token(key: usize, tag: u32) -> u64 {
+    (key as u64) << 32 | u64::from(tag)
+}
+
+/// Which connection and tag the store names.
+pub(super) fn names(token: u64) -> (usize, u32) {
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of a name")]
+    ((token >> 32) as usize, token as u32)
 }
 
 /// Posts the receive of this number.
@@ -53,15 +107,25 @@ pub(super) fn post_receive(
 }
 
 impl Serving {
-    pub(super) fn new(line: Line, key: LocalKey, messages: Extent, depth: u32) -> Self {
+    pub(super) fn new(
+        line: Line,
+        (messages, key): (Extent, LocalKey),
+        shelf: Shelf,
+        depth: u32,
+    ) -> Self {
         let (caps, requests) = (line.caps(), (depth + MORE_REQUESTS) as usize);
         Self {
             line,
-            key,
             messages,
-            replies: VecDeque::with_capacity(requests),
+            key,
+            shelf,
+            depth,
+            jobs: vec![None; requests].into_boxed_slice(),
+            waiting: VecDeque::with_capacity(requests),
+            at_store: 0,
+            answers: VecDeque::with_capacity(requests),
             committed: 0,
-            goodbye: None,
+            goodbye: Goodbye::Unsaid,
             settled: Vec::with_capacity((caps.depth + caps.recv_depth) as usize),
         }
     }
@@ -70,22 +134,35 @@ impl Serving {
         self.line.announce_end();
     }
 
+    pub(super) fn abort(&mut self, verdict: &Verdict) {
+        self.line.abort(verdict);
+    }
+
+    /// Requests that the store works on.
+    pub(super) fn at_store(&self) -> u32 {
+        self.at_store
+    }
+
     pub(super) fn next_timeout(&self) -> Option<u64> {
-        let leaving = self.goodbye.map(|since| since.saturating_add(leave_wait()));
+        let leaving = match self.goodbye {
+            Goodbye::Answered(since) => Some(since.saturating_add(leave_wait())),
+            Goodbye::Unsaid | Goodbye::Said => None,
+        };
         leaving.or_else(|| self.line.next_timeout())
     }
 
-    /// Answers what was asked. `stored` is the client's part of the store, and `flips` the bytes still to be flipped.
+    /// Answers what was asked. `key` is the connection's name at the store, and `flips` are the bytes still to be flipped.
     pub(super) fn run(
         &mut self,
         now: u64,
-        stored: &Extent,
+        key: usize,
+        vault: &mut Vault,
         flips: &mut Vec<u64>,
         record: &mut Record,
     ) -> Ended {
-        match self.turn(now, stored, flips, record) {
+        match self.turn(now, key, vault, flips, record) {
             // Whatever ends the connection after a goodbye is the client leaving.
-            Err(_) if self.goodbye.is_some() => Ended::Well,
+            Err(_) if self.goodbye != Goodbye::Unsaid => Ended::Well,
             Err(failure) => {
                 self.line.abort(&failure.verdict);
                 Ended::Badly(failure)
@@ -98,85 +175,247 @@ impl Serving {
     fn turn(
         &mut self,
         now: u64,
-        stored: &Extent,
+        key: usize,
+        vault: &mut Vault,
         flips: &mut Vec<u64>,
         record: &mut Record,
     ) -> Result<usize, Failure> {
         let mut settled = std::mem::take(&mut self.settled);
         let found = self.line.poll(now, &mut settled)?;
+        // Those that still find no room wait on.
+        for _ in 0..self.waiting.len() {
+            let Some(tag) = self.waiting.pop_front() else { break };
+            if let Some(request) = self.jobs.get_mut(tag as usize).and_then(Option::take) {
+                self.hand_over(now, key, &request, vault, record);
+            }
+        }
         for settled in settled.drain(..) {
             if settled.token.0 < REPLY {
-                self.request(now, settled, stored, flips, record)?;
+                let request = self.take(now, settled)?;
+                self.request(now, key, &request, vault, flips, record)?;
             }
         }
         self.settled = settled;
-        self.reply(now)?;
+        self.answer(now)?;
         self.line.doorbell();
         Ok(found)
     }
 
     /// Whether a client that said goodbye has closed its connection, or will not do so.
     fn has_left(&self, now: u64) -> bool {
-        let late = |since| now.saturating_sub(since) >= leave_wait();
-        self.goodbye.is_some_and(|since| self.line.peer_left() || late(since))
+        match self.goodbye {
+            Goodbye::Unsaid => false,
+            Goodbye::Said => self.line.peer_left(),
+            Goodbye::Answered(since) => {
+                self.line.peer_left() || now.saturating_sub(since) >= leave_wait()
+            }
+        }
     }
 
-    /// A request came into a receive.
+    /// Takes the request out of a receive, and posts the receive again.
+    #[inline]
+    fn take(&mut self, now: u64, settled: Settled) -> Result<Request, Failure> {
+        let number = u32::try_from(settled.token.0).unwrap_or(u32::MAX);
+        let mut bytes = [0; MESSAGE_BYTES];
+        self.messages.read_at(u64::from(number) * u64::from(MESSAGE_LEN), &mut bytes)?;
+        let into =
+            self.messages.local(self.key, u64::from(number) * u64::from(MESSAGE_LEN), MESSAGE_LEN);
+        self.line.submit(now, Op::Recv { into }, Token(u64::from(number)))?;
+        let length = MESSAGE_BYTES.min(settled.len as usize);
+        Request::decode(&bytes[..length]).map_err(|error| nonsense(&self.line, &error.to_string()))
+    }
+
     fn request(
         &mut self,
         now: u64,
-        settled: Settled,
-        stored: &Extent,
+        key: usize,
+        request: &Request,
+        vault: &mut Vault,
         flips: &mut Vec<u64>,
         record: &mut Record,
     ) -> Result<(), Failure> {
-        let Ok(number) = u32::try_from(settled.token.0) else { return Ok(()) };
-        let mut bytes = [0; MESSAGE_BYTES];
-        self.messages.read_at(u64::from(number) * u64::from(MESSAGE_LEN), &mut bytes)?;
-        if self.line.is_up() {
-            match post_receive(self.line.endpoint(), self.key, &self.messages, number) {
-                // A connection that fails says why when it is polled.
-                Ok(()) | Err(SubmitError::Degraded) => {}
-                Err(error) => return Err(error.into()),
-            }
+        if self.answers.len() + self.waiting.len() + self.at_store as usize == self.jobs.len() {
+            return Err(nonsense(&self.line, "more requests are in flight than were granted"));
         }
-        let length = MESSAGE_BYTES.min(settled.len as usize);
-        let request = Request::decode(&bytes[..length]).map_err(|error| {
-            let summary = format!("{} does not keep to the protocol: {error}", self.line.peer());
-            Failure::new(Code::InvalidRequest, Owner::Remote, summary)
-        })?;
-        let (status, value) = match request.operation {
-            Operation::Bye => {
-                self.goodbye = Some(now);
-                (Status::Ok, self.committed)
-            }
-            Operation::Commit => commit(&request, stored)?,
-        };
-        if request.operation == Operation::Commit && status == Status::Ok {
+        if request.operation == Operation::Bye {
+            self.goodbye = Goodbye::Said;
+        }
+        if let Err((status, value)) = self.check(request) {
+            self.refuse(now, request, status, value, record);
+            return Ok(());
+        }
+        if request.operation == Operation::Commit {
+            let at = self.at(request);
             let len = u64::from(request.len);
-            self.committed += 1;
-            record.message(now, len);
-            if request.crc32c.is_some() {
-                record.verified(len);
+            if let Some(expected) = request.crc32c {
+                let found = self.shelf.memory.crc32c(at, len)?;
+                if found != expected {
+                    self.refuse(now, request, Status::BadCrc, u64::from(found), record);
+                    return Ok(());
+                }
             }
-            flip(&request, stored, flips)?;
+            flip(request, &self.shelf.memory, at, flips)?;
         }
-        if status != Status::Ok {
-            record.error();
+        self.hand_over(now, key, request, vault, record);
+        Ok(())
+    }
+
+    /// Whether the request makes sense, and stays where the client may go.
+    #[inline]
+    fn check(&self, request: &Request) -> Result<(), (Status, u64)> {
+        let Request { operation, tag, offset, len, .. } = *request;
+        let known = self.jobs.get(tag as usize);
+        if known.is_none_or(Option::is_some) {
+            return Err((Status::Invalid, 0));
         }
-        let value = if status == Status::Ok { self.committed } else { value };
-        let Request { operation, tag, sequence, .. } = request;
-        if self.replies.len() < self.replies.capacity() {
-            self.replies.push_back(Reply { operation, tag, sequence, status, value });
+        if matches!(operation, Operation::Flush | Operation::Bye) {
+            return Ok(());
+        }
+        let end = offset.checked_add(u64::from(len));
+        if len == 0 || end.is_none_or(|end| end > self.shelf.capacity) {
+            return Err((Status::OutOfRange, self.shelf.capacity));
+        }
+        let reads = operation == Operation::Read;
+        let buffered = reads || self.shelf.place == Place::Buffers;
+        let no_buffer = u64::from(len) > self.shelf.stride || tag >= self.depth;
+        if (buffered && no_buffer) || (reads && self.shelf.client.is_none()) {
+            return Err((Status::Invalid, 0));
         }
         Ok(())
     }
 
-    /// Sends the replies that there is room for.
-    fn reply(&mut self, now: u64) -> Result<(), Failure> {
-        while let Some(reply) = self.replies.front() {
-            let bytes = reply.encode();
+    /// Where the bytes of a request lie in the connection's memory.
+    fn at(&self, request: &Request) -> u64 {
+        match self.shelf.place {
+            Place::Store => request.offset,
+            Place::Buffers => u64::from(request.tag) * self.shelf.stride,
+        }
+    }
+
+    /// Gives a request to the store.
+    fn hand_over(
+        &mut self,
+        now: u64,
+        key: usize,
+        request: &Request,
+        vault: &mut Vault,
+        record: &mut Record,
+    ) {
+        let (kind, at) = match request.operation {
+            Operation::Commit => (Kind::Write, self.at(request)),
+            Operation::Read => (Kind::Read, self.at(request)),
+            Operation::Flush | Operation::Bye => (Kind::Flush, 0),
+        };
+        let range = (self.shelf.start + request.offset, request.len);
+        let name = token(key, request.tag);
+        match vault.submit(kind, range, (&self.shelf.memory, at), name) {
+            Ok(Submitted::Done) => self.finish(now, request, record),
+            Ok(Submitted::Pending) => {
+                self.jobs[request.tag as usize] = Some(*request);
+                self.at_store += 1;
+            }
+            Err(StoreError::Full) => {
+                self.jobs[request.tag as usize] = Some(*request);
+                self.waiting.push_back(request.tag);
+            }
+            Err(StoreError::OutOfRange) => {
+                self.refuse(now, request, Status::OutOfRange, self.shelf.capacity, record);
+            }
+            Err(StoreError::Misaligned { align }) => {
+                self.refuse(now, request, Status::Misaligned, u64::from(align), record);
+            }
+        }
+    }
+
+    /// The store has ended a job.
+    pub(super) fn done(
+        &mut self,
+        now: u64,
+        tag: u32,
+        result: Result<(), IoError>,
+        record: &mut Record,
+    ) {
+        let Some(request) = self.jobs.get_mut(tag as usize).and_then(Option::take) else { return };
+        self.at_store -= 1;
+        let errno = |errno: i32| u64::try_from(errno).unwrap_or(0);
+        match result {
+            Ok(()) => self.finish(now, &request, record),
+            Err(error) => {
+                tracing::warn!("{}: {error}", self.line.peer());
+                let (status, value) = match error {
+                    IoError::NoSpace { errno: number } => (Status::NoSpace, errno(number)),
+                    IoError::Short { done } => (Status::Short, u64::from(done)),
+                    IoError::Os { errno: number } => (Status::Io, errno(number)),
+                };
+                self.refuse(now, &request, status, value, record);
+            }
+        }
+    }
+
+    /// A request was done.
+    #[inline]
+    fn finish(&mut self, now: u64, request: &Request, record: &mut Record) {
+        let len = u64::from(request.len);
+        let mut bytes = None;
+        match request.operation {
+            Operation::Commit => {
+                self.committed += 1;
+                record.message(now, len);
+                if request.crc32c.is_some() {
+                    record.verified(len);
+                }
+            }
+            Operation::Read => {
+                record.message(now, len);
+                bytes = Some((self.at(request), request.len));
+            }
+            Operation::Flush | Operation::Bye => {}
+        }
+        self.give(now, request, (Status::Ok, self.committed), bytes);
+    }
+
+    fn refuse(
+        &mut self,
+        now: u64,
+        request: &Request,
+        status: Status,
+        value: u64,
+        record: &mut Record,
+    ) {
+        record.error();
+        self.give(now, request, (status, value), None);
+    }
+
+    #[inline]
+    fn give(
+        &mut self,
+        now: u64,
+        request: &Request,
+        (status, value): (Status, u64),
+        bytes: Option<(u64, u32)>,
+    ) {
+        if request.operation == Operation::Bye {
+            self.goodbye = Goodbye::Answered(now);
+        }
+        let Request { operation, tag, sequence, .. } = *request;
+        let reply = Reply { operation, tag, sequence, status, value };
+        self.answers.push_back(Answer { reply, bytes });
+    }
+
+    /// Sends the answers that there is room for: a range, then its reply behind it.
+    fn answer(&mut self, now: u64) -> Result<(), Failure> {
+        while let Some(answer) = self.answers.front_mut() {
+            let reply = &answer.reply;
             let token = Token(REPLY | u64::from(reply.tag));
+            if let (Some((at, len)), Some(key)) = (answer.bytes, self.shelf.client) {
+                let from = self.shelf.memory.local(self.shelf.key, at, len);
+                let to = Remote { key, offset: u64::from(reply.tag) * self.shelf.stride };
+                if !self.line.submit(now, Op::Write { from, to, imm: None }, token)? {
+                    break;
+                }
+                answer.bytes = None;
+            }
+            let bytes = reply.encode();
             let sent = if self.line.caps().inline >= MESSAGE_LEN {
                 self.line.submit(now, Op::SendInline { bytes: &bytes, imm: None }, token)?
             } else {
@@ -191,35 +430,20 @@ impl Serving {
             if !sent {
                 break;
             }
-            self.replies.pop_front();
+            self.answers.pop_front();
         }
         Ok(())
     }
 }
 
-/// Checks what a client says it has written.
-fn commit(request: &Request, stored: &Extent) -> Result<(Status, u64), Failure> {
-    let end = request.offset.checked_add(u64::from(request.len));
-    if request.len == 0 || end.is_none_or(|end| end > stored.len()) {
-        return Ok((Status::OutOfRange, stored.len()));
-    }
-    if let Some(expected) = request.crc32c {
-        let found = stored.crc32c(request.offset, u64::from(request.len))?;
-        if found != expected {
-            return Ok((Status::BadCrc, u64::from(found)));
-        }
-    }
-    Ok((Status::Ok, 0))
-}
-
-/// Flips the bytes of the range that a fault names, once each: after they were committed, before they can be read back.
-fn flip(request: &Request, stored: &Extent, flips: &mut Vec<u64>) -> Result<(), Failure> {
+/// Flips the bytes of the range that a fault names, once each: after they were checked, before they can be read back.
+fn flip(request: &Request, memory: &Extent, at: u64, flips: &mut Vec<u64>) -> Result<(), Failure> {
     let range = request.offset..request.offset + u64::from(request.len);
     while let Some(index) = flips.iter().position(|offset| range.contains(offset)) {
-        let offset = flips.swap_remove(index);
+        let place = at + (flips.swap_remove(index) - request.offset);
         let mut byte = [0];
-        stored.read_at(offset, &mut byte)?;
-        stored.write_at(offset, &[!byte[0]])?;
+        memory.read_at(place, &mut byte)?;
+        memory.write_at(place, &[!byte[0]])?;
     }
     Ok(())
 }
