@@ -40,8 +40,6 @@ pub(crate) struct Device {
     pub(crate) unsettled: ReadyList,
     /// Direct WRITEs were made since the last fence.
     pub(crate) unfenced: bool,
-    /// Publications of records; messages pushed since the last one are visible to nobody.
-    pub(crate) batch: u64,
     /// For the ICRCs of frames sent, and of frames received.
     pub(crate) sealed: IcrcPrefixes,
     pub(crate) checked: IcrcPrefixes,
@@ -68,7 +66,6 @@ impl Device {
             pages: Pages::new(slots),
             unsettled: ReadyList::new(slots),
             unfenced: false,
-            batch: 0,
             events: EventQueue::new(MAX_QP_EVENTS * slots + 2 * config.max_srqs + cqs),
             sealed: IcrcPrefixes::new(),
             checked: IcrcPrefixes::new(),

@@ -361,7 +361,14 @@ impl Engine {
         let mut io = Io { now, mem, cq };
         let dev = &mut self.device;
         let taken = match self.qps.get_mut(record.dst) {
-            Some(qp) => local::responder::handle(qp, dev, &mut io, peers, link, record, payload),
+            Some(qp) => {
+                use local::responder::{handle, take_usual};
+                if take_usual(qp, dev, io.cq, peers, link, record, payload) {
+                    Taken::Yes
+                } else {
+                    handle(qp, dev, &mut io, peers, link, record, payload)
+                }
+            }
             None => {
                 let reason = DropReason::UnknownQp;
                 local::responder::turn_away(dev, peers, link, record, reason)
@@ -500,7 +507,6 @@ impl Engine {
                 done += local::requester::transmit(qp, dev, io, peers, link, budget);
             }
         }
-        dev.batch += 1;
         peers.publish();
         done += self.settle_local(io, peers);
         self.fail_overrun(io.cq);

@@ -1,11 +1,13 @@
 //! Attempts at the requests of the local path, one request after the other.
 
-use super::{LocalFault, LocalPeer, PublishedQp, Push, Record, RecordKind, Source, Target};
+use super::{
+    LocalFault, LocalPeer, PublishedQp, Push, Record, RecordKind, Source, Target, straight,
+};
 use crate::completer::RNR_RETRY_FOREVER;
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent::{self, QpAccessErr, QpReqErr};
-use crate::ids::{LinkId, PdId, Psn, Qpn};
-use crate::limits::{LOCAL_PATIENCE, MARK_EVERY};
+use crate::ids::{LinkId, Psn, Qpn};
+use crate::limits::LOCAL_PATIENCE;
 use crate::memory::{AtomicOp, Memory};
 use crate::qp::Qp;
 use crate::qp::rq::scatter;
@@ -18,10 +20,10 @@ use crate::work::{Access, Imm, RemoteAddr, SendFlags, SendOp, WcStatus};
 
 /// What the request at the cursor came to.
 pub(super) enum Step {
-    /// It is under way or done: on to the next one.
+    /// It is under way, or was done by this side alone: on to the next one.
     Next,
-    /// It is done and has completed, which made the next one the oldest.
-    Completed,
+    /// It is done, and the cursor is at the next one.
+    Done,
     /// It needed no attention: on to the next one, for free.
     Passed,
     /// It waits, or has failed.
@@ -39,12 +41,6 @@ pub(super) struct Attempt<'a, M, C, P> {
     cq: &'a mut C,
     peers: &'a mut P,
     link: LinkId,
-    /// The target as it was when last looked at.
-    page: PublishedQp,
-    /// What shows that it still is.
-    seen: Option<u64>,
-    /// Ring position of the newest message that no mark leads to yet, and how many there are.
-    unmarked: (u64, u32),
 }
 
 impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
@@ -56,11 +52,16 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
         link: LinkId,
     ) -> Self {
         let (mem, cq) = (&mut *io.mem, &mut *io.cq);
-        Self { dev, mem, cq, peers, link, page: NO_PAGE, seen: None, unmarked: (0, 0) }
+        Self { dev, mem, cq, peers, link }
+    }
+
+    /// Runs what is usual from the cursor on, at most `budget` requests; returns how many.
+    #[inline]
+    pub(super) fn run(&mut self, qp: &mut Qp, budget: usize) -> usize {
+        straight::run(qp, self.dev, self.cq, self.peers, self.link, budget)
     }
 
     /// Works on the request at the cursor.
-    #[inline]
     pub(super) fn step(&mut self, qp: &mut Qp) -> Step {
         let Some(wqe) = qp.sq.next() else { return Step::Wait };
         match wqe.stage {
@@ -94,12 +95,6 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
         }
     }
 
-    /// The last of these attempts.
-    #[inline]
-    pub(super) fn end(mut self, qp: &Qp) {
-        self.mark(qp);
-    }
-
     #[cold]
     fn run_local(&mut self, qp: &mut Qp) -> Step {
         let Some(&wqe) = qp.sq.next() else { return Step::Wait };
@@ -110,9 +105,9 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
     }
 
     /// Makes sure that the target still is as it was when last looked at.
-    #[inline]
     fn see(&mut self, qp: &mut Qp) -> Result<(), Step> {
-        if self.seen.is_some() && self.peers.glance(self.link, qp.attr.dest_qpn) == self.seen {
+        let seen = qp.local.seen;
+        if seen.is_some() && self.peers.glance(self.link, qp.attr.dest_qpn) == seen {
             return Ok(());
         }
         self.look(qp)
@@ -124,7 +119,7 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
         let seen = self.peers.glance(self.link, qp.attr.dest_qpn);
         match self.peers.target(self.link, qp.attr.dest_qpn) {
             Target::Qp(page) if listens(qp, &page) => {
-                (self.page, self.seen) = (page, seen);
+                (qp.local.page, qp.local.seen) = (page, seen);
                 Ok(())
             }
             Target::Gone if qp.transport().is_reliable() => Err(Step::Gone),
@@ -135,12 +130,11 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
     }
 
     /// A SEND, or the message of a WRITE with immediate.
-    #[inline]
     fn message(&mut self, qp: &mut Qp, kind: RecordKind, imm: Option<Imm>, len: u32) -> Step {
         if let Some(obstacle) = self.held_back(qp) {
             return obstacle;
         }
-        let credits = credits(qp, &self.page);
+        let credits = credits(qp, &qp.local.page);
         let seq = qp.requester.end;
         let Some(wqe) = qp.sq.next() else { return Step::Wait };
         let record = Record {
@@ -167,7 +161,6 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
             qp.local.unsure = position;
         }
         qp.local.question = None;
-        qp.local.batch = self.dev.batch;
         qp.requester.end = seq.plus(1);
         if let Some(next) = qp.sq.next_mut() {
             next.stage = Stage::Started;
@@ -181,26 +174,13 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
             qp.local.lapsed = false;
             self.dev.timers.clear(qp.slot);
         }
-        self.unmarked = (position, self.unmarked.1 + 1);
-        if self.unmarked.1 == MARK_EVERY {
-            self.mark(qp);
-        }
+        self.dev.mark(qp, position);
         Step::Next
     }
 
-    /// Has completions looked for once the peer has taken what was pushed.
-    #[inline]
-    fn mark(&mut self, qp: &Qp) {
-        let (position, messages) = core::mem::take(&mut self.unmarked);
-        if messages > 0 && !self.dev.lanes.mark(qp.local.lane, position, qp.slot) {
-            self.dev.local.push(qp.slot);
-        }
-    }
-
     /// Whether a message must wait for a receive.
-    #[inline]
     fn held_back(&mut self, qp: &mut Qp) -> Option<Step> {
-        match credits(qp, &self.page) {
+        match credits(qp, &qp.local.page) {
             Some(credits) if credits > 0 => None,
             _ if !qp.transport().is_reliable() => None,
             None if qp.requester.outstanding() < qp.local.window => None,
@@ -208,7 +188,7 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
             // Perhaps there are new ones.
             Some(_) => match self.look(qp) {
                 Err(obstacle) => Some(obstacle),
-                Ok(()) if credits(qp, &self.page).is_none_or(|credits| credits > 0) => None,
+                Ok(()) if credits(qp, &qp.local.page).is_none_or(|credits| credits > 0) => None,
                 Ok(()) => Some(self.ask_for_receive(qp)),
             },
         }
@@ -231,14 +211,13 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
         };
         if self.peers.consumed(self.link) >= position {
             qp.local.question = None;
-            if let Some(timer) = RnrTimer::new(self.page.min_rnr_timer) {
+            if let Some(timer) = RnrTimer::new(qp.local.page.min_rnr_timer) {
                 wait_for_receive(qp, self.dev, timer);
             }
         }
         Step::Wait
     }
 
-    #[inline]
     fn write(&mut self, qp: &mut Qp, at: RemoteAddr, len: u32) -> Step {
         match self.copy_out(qp, at, len) {
             Ok(()) => self.done(qp),
@@ -257,14 +236,12 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
         }
     }
 
-    #[inline]
     fn copy_out(&mut self, qp: &mut Qp, at: RemoteAddr, len: u32) -> Result<(), Step> {
         self.in_turn(qp)?;
-        if !self.page.access.contains(Access::REMOTE_WRITE) {
+        if !qp.local.page.access.contains(Access::REMOTE_WRITE) {
             return Err(self.refuse(qp, QpReqErr, WcStatus::RemInvReq));
         }
-        self.publish_messages(qp);
-        let target = (self.page.pd, qp.attr.dest_qpn);
+        let target = (qp.local.page.pd, qp.attr.dest_qpn);
         let source = qp.sq.next_source();
         if let Err(fault) = self.peers.write(self.link, qp.init.pd, source, target, at) {
             return Err(self.judge(qp, fault));
@@ -274,7 +251,6 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
         Ok(())
     }
 
-    #[inline]
     fn read(&mut self, qp: &mut Qp, at: RemoteAddr, len: u32) -> Step {
         match self.copy_in(qp, at, len) {
             Ok(()) => self.done(qp),
@@ -282,12 +258,11 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
         }
     }
 
-    #[inline]
     fn copy_in(&mut self, qp: &mut Qp, at: RemoteAddr, len: u32) -> Result<(), Step> {
         self.in_turn(qp)?;
         self.allowed(qp, Access::REMOTE_READ)?;
         self.fence();
-        let target = (self.page.pd, qp.attr.dest_qpn);
+        let target = (qp.local.page.pd, qp.attr.dest_qpn);
         let Source::Sges(into) = qp.sq.next_source() else { return Err(fault(qp)) };
         if let Err(fault) = self.peers.read(self.link, qp.init.pd, into, target, at) {
             return Err(self.judge(qp, fault));
@@ -310,8 +285,7 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
         if !at.addr.is_multiple_of(8) {
             return Err(self.refuse(qp, QpAccessErr, WcStatus::RemInvReq));
         }
-        self.publish_messages(qp);
-        let target = (self.page.pd, qp.attr.dest_qpn);
+        let target = (qp.local.page.pd, qp.attr.dest_qpn);
         let original = match self.peers.atomic(self.link, target, at, op) {
             Ok(original) => original,
             Err(fault) => return Err(self.judge(qp, fault)),
@@ -329,24 +303,15 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
         if waits { Err(Step::Wait) } else { Ok(()) }
     }
 
-    /// Whoever sees what a direct operation changed shall find the messages that came before it.
-    fn publish_messages(&mut self, qp: &Qp) {
-        if qp.local.batch == self.dev.batch {
-            self.dev.batch += 1;
-            self.peers.publish();
-        }
-    }
-
     /// Whether the target queue pair lets its peer do this, and serves READs and atomics at all;
     /// there is never more than one at a time.
-    #[inline]
     fn allowed(&mut self, qp: &mut Qp, access: Access) -> Result<(), Step> {
-        if self.page.access.contains(access) && self.page.max_dest_rd_atomic > 0 {
+        if qp.local.page.access.contains(access) && qp.local.page.max_dest_rd_atomic > 0 {
             return Ok(());
         }
         // This side's own fault comes first, as it would with packets.
         self.has_elements(qp)?;
-        let event = if self.page.access.contains(access) { QpAccessErr } else { QpReqErr };
+        let event = if qp.local.page.access.contains(access) { QpAccessErr } else { QpReqErr };
         Err(self.refuse(qp, event, WcStatus::RemInvReq))
     }
 
@@ -428,19 +393,11 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
         }
     }
 
-    /// The request at the cursor needs nothing more but its turn to complete. The consumer sees it
-    /// after the fence that ends the poll.
+    /// The request at the cursor needs nothing more.
     #[inline]
     fn done(&mut self, qp: &mut Qp) -> Step {
-        if qp.sq.next_is_head() {
-            qp.succeed_send(self.dev, self.cq);
-            qp.local.progress = true;
-            return Step::Completed;
-        }
-        if let Some(wqe) = qp.sq.next_mut() {
-            wqe.stage = Stage::Done;
-        }
-        Step::Next
+        qp.sent_direct(self.dev, self.cq);
+        Step::Done
     }
 
     /// The peer died.
@@ -448,18 +405,6 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
         if qp.transport().is_reliable() { Step::Gone } else { self.done(qp) }
     }
 }
-
-/// Before the first look.
-const NO_PAGE: PublishedQp = PublishedQp {
-    state: QpState::Reset,
-    peer: Qpn::new(0),
-    access: Access::empty(),
-    pd: PdId(0),
-    max_dest_rd_atomic: 0,
-    min_rnr_timer: 0,
-    rq_psn: Psn::new(0),
-    posted: None,
-};
 
 /// Whether the target takes requests from this queue pair: what a packet would have to find.
 fn listens(qp: &Qp, page: &PublishedQp) -> bool {

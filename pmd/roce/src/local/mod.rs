@@ -12,6 +12,7 @@ mod nobody;
 pub(crate) mod page;
 pub(crate) mod requester;
 pub(crate) mod responder;
+mod straight;
 
 pub use nobody::Nobody;
 
@@ -189,7 +190,8 @@ pub trait LocalPeer {
 
     /// One-copy WRITE. The implementation checks local keys, and the peer's key table for
     /// `REMOTE_WRITE` on behalf of `target`: the domain from the published page, and the number,
-    /// of the queue pair there.
+    /// of the queue pair there. Whoever sees it finds the records that were pushed toward the peer
+    /// before: they become visible first.
     fn write(
         &mut self,
         link: LinkId,
@@ -209,7 +211,8 @@ pub trait LocalPeer {
         from: RemoteAddr,
     ) -> Result<(), LocalFault>;
 
-    /// Atomic on the peer's memory, returns the value before it; needs `REMOTE_ATOMIC`.
+    /// Atomic on the peer's memory, returns the value before it; needs `REMOTE_ATOMIC`. Records
+    /// become visible before it as before a WRITE.
     fn atomic(
         &mut self,
         link: LinkId,
@@ -236,9 +239,8 @@ pub trait LocalPeer {
     /// otherwise unchanged.
     fn show_receives(&mut self, qpn: Qpn, rq_psn: Psn, posted: u32);
 
-    /// Makes everything pushed so far visible, each ring at once: at the end of a poll, and before a
-    /// direct operation that overtakes a message of its queue pair. Direct WRITEs before it become
-    /// visible no later.
+    /// Makes everything pushed so far visible, each ring at once, at the end of a poll. Direct WRITEs
+    /// before it become visible no later.
     fn publish(&mut self);
 
     /// Store-load fence before completions of direct WRITEs, and before a READ after a WRITE.

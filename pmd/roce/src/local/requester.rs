@@ -7,10 +7,10 @@
 
 use super::attempt::{Attempt, Step, credits, wait_for_receive};
 use super::lane::Lanes;
-use super::{LocalPeer, Target, page};
+use super::{LocalPeer, PublishedQp, Target, page};
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
-use crate::ids::{LinkId, Psn};
+use crate::ids::{LinkId, PdId, Psn, Qpn};
 use crate::memory::Memory;
 use crate::qp::Qp;
 use crate::qp::sq::{SendWqe, Stage};
@@ -18,7 +18,7 @@ use crate::qp::state::QpState;
 use crate::requester::ack_timeout;
 use crate::sink::CqSink;
 use crate::wire::{NakCode, Syndrome};
-use crate::work::WcStatus;
+use crate::work::{Access, WcStatus};
 
 /// What the local path adds to a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +32,10 @@ pub(crate) struct Local {
     pub(super) window: u32,
     /// Ring position of the question for a receive.
     pub(super) question: Option<u64>,
-    /// The batch that the newest message was pushed in.
-    pub(super) batch: u64,
+    /// The target as it was when last looked at.
+    pub(super) page: PublishedQp,
+    /// What shows that it still is.
+    pub(super) seen: Option<u64>,
     /// The link, among those of the engine; [`Lanes::NONE`] before RTR.
     pub(crate) lane: u32,
     /// Found the ring full: the lane has it try again.
@@ -55,7 +57,8 @@ impl Local {
             unsure: 0,
             window: u32::MAX,
             question: None,
-            batch: u64::MAX,
+            page: NO_PAGE,
+            seen: None,
             lane: Lanes::NONE,
             blocked: false,
             lapsed: false,
@@ -75,6 +78,18 @@ impl Local {
         core::mem::replace(&mut self.lapsed, false)
     }
 }
+
+/// Before the first look.
+const NO_PAGE: PublishedQp = PublishedQp {
+    state: QpState::Reset,
+    peer: Qpn::new(0),
+    access: Access::empty(),
+    pd: PdId(0),
+    max_dest_rd_atomic: 0,
+    min_rnr_timer: 0,
+    rq_psn: Psn::new(0),
+    posted: None,
+};
 
 /// Runs requests of a connection, at most `budget` of them; returns how many. What completes is
 /// visible once the fence that ends the poll has been; [`finish`] follows where that is not all.
@@ -98,7 +113,8 @@ pub(crate) fn transmit<M: Memory, C: CqSink, P: LocalPeer>(
     let mut attempt = Attempt::new(dev, io, peers, link);
     let mut done = 0;
     let end = loop {
-        if done == budget {
+        done += attempt.run(qp, budget - done);
+        if done == budget || !qp.sq.has_next() {
             break Step::Wait;
         }
         match attempt.step(qp) {
@@ -106,12 +122,11 @@ pub(crate) fn transmit<M: Memory, C: CqSink, P: LocalPeer>(
                 qp.sq.advance();
                 done += 1;
             }
-            Step::Completed => done += 1,
+            Step::Done => done += 1,
             Step::Passed => qp.sq.advance(),
             end @ (Step::Wait | Step::Full | Step::Gone) => break end,
         }
     };
-    attempt.end(qp);
     match end {
         Step::Gone => give_up(qp, dev, io, peers),
         Step::Full => dev.lanes.block(qp.local.lane, qp.slot, done > 0),

@@ -25,8 +25,55 @@ pub(crate) enum Taken {
     Later,
 }
 
-/// Takes a record for a queue pair.
+/// Takes the usual record, the SEND that a connection expects next, straight into the oldest receive
+/// of the queue pair's own. False: it is something else, nothing has changed, and [`handle`] has the
+/// rules for it.
 #[inline]
+pub(crate) fn take_usual<C: CqSink>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    cq: &mut C,
+    peers: &impl LocalPeer,
+    link: LinkId,
+    record: &Record,
+    payload: &mut impl Arrived,
+) -> bool {
+    let is_usual = record.kind == RecordKind::Send
+        && record.src == qp.attr.dest_qpn
+        && qp.attr.av.link == Some(link)
+        && qp.state() == QpState::Rts
+        && qp.transport() == Transport::Rc
+        && record.seq == qp.local.expected
+        && record.srqn.is_none()
+        && qp.init.srq.is_none()
+        && !qp.receive.open;
+    if !is_usual {
+        return false;
+    }
+    let Some((wr_id, [sge])) = qp.rq.front() else { return false };
+    if record.len > sge.len {
+        return false;
+    }
+    let place = Sge { len: record.len, ..*sge };
+    if record.len > 0 && payload.copy_to(qp.init.pd, 0, &place).is_err() {
+        return false;
+    }
+    if payload.is_borrowed() && !still_sends(peers, link, record) {
+        // The sender's consumer may have changed the bytes during the copy.
+        return false;
+    }
+    qp.rq.pop_front();
+    qp.local.expected = qp.local.expected.plus(1);
+    qp.local.refused = false;
+    dev.counters.rx_bytes += u64::from(record.len);
+    let received = Received::new(WcOpcode::Recv, record.len);
+    let (imm, solicited) = (record.imm, record.solicited);
+    qp.complete_front(dev, cq, wr_id, Received { imm, solicited, ..received });
+    true
+}
+
+/// Takes a record for a queue pair.
+#[inline(never)]
 pub(crate) fn handle<M: Memory, C: CqSink, P: LocalPeer>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -108,7 +155,6 @@ pub(crate) fn turn_away(
 }
 
 /// A message for a connection.
-#[inline]
 fn message<M: Memory, C: CqSink, P: LocalPeer>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -123,46 +169,6 @@ fn message<M: Memory, C: CqSink, P: LocalPeer>(
         return out_of_order(qp, dev, peers, link, record);
     }
     note_heard(qp, dev);
-    if deliver_usual(qp, dev, io, peers, link, record, payload) {
-        qp.local.expected = qp.local.expected.plus(1);
-        qp.local.refused = false;
-        return Taken::Yes;
-    }
-    message_of_any_kind(qp, dev, io, peers, link, record, payload)
-}
-
-/// A message before it is missing, or was refused: the sender is told once.
-#[cold]
-fn out_of_order(
-    qp: &mut Qp,
-    dev: &mut Device,
-    peers: &mut impl LocalPeer,
-    link: LinkId,
-    record: &Record,
-) -> Taken {
-    if !qp.local.refused {
-        let answer = answer(record, Syndrome::Nak(NakCode::PsnSequenceError));
-        if push(peers, link, &answer) == Push::Full {
-            return Taken::Later;
-        }
-        qp.local.refused = true;
-        dev.counters.out_of_sequence += 1;
-    }
-    Taken::Yes
-}
-
-/// The message that comes next, whatever it takes.
-#[inline(never)]
-fn message_of_any_kind<M: Memory, C: CqSink, P: LocalPeer>(
-    qp: &mut Qp,
-    dev: &mut Device,
-    io: &mut Io<'_, M, C>,
-    peers: &mut P,
-    link: LinkId,
-    record: &Record,
-    payload: &mut impl Arrived,
-) -> Taken {
-    let is_reliable = qp.transport().is_reliable();
     match deliver(qp, dev, io, peers, link, record, payload) {
         Ok(()) => {
             qp.local.expected = qp.local.expected.plus(1);
@@ -198,6 +204,26 @@ fn message_of_any_kind<M: Memory, C: CqSink, P: LocalPeer>(
     }
 }
 
+/// A message before it is missing, or was refused: the sender is told once.
+#[cold]
+fn out_of_order(
+    qp: &mut Qp,
+    dev: &mut Device,
+    peers: &mut impl LocalPeer,
+    link: LinkId,
+    record: &Record,
+) -> Taken {
+    if !qp.local.refused {
+        let answer = answer(record, Syndrome::Nak(NakCode::PsnSequenceError));
+        if push(peers, link, &answer) == Push::Full {
+            return Taken::Later;
+        }
+        qp.local.refused = true;
+        dev.counters.out_of_sequence += 1;
+    }
+    Taken::Yes
+}
+
 /// Why a message did not fill a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Obstacle {
@@ -227,47 +253,7 @@ impl From<LocalFault> for Obstacle {
     }
 }
 
-/// The usual message, a SEND into one element of the queue pair's own receive queue, straight from
-/// there. False: it was not delivered, and may be by the general way.
-#[inline]
-fn deliver_usual<M: Memory, C: CqSink>(
-    qp: &mut Qp,
-    dev: &mut Device,
-    io: &mut Io<'_, M, C>,
-    peers: &impl LocalPeer,
-    link: LinkId,
-    record: &Record,
-    payload: &mut impl Arrived,
-) -> bool {
-    let is_usual = record.kind == RecordKind::Send
-        && record.srqn.is_none()
-        && qp.init.srq.is_none()
-        && !qp.receive.open;
-    if !is_usual {
-        return false;
-    }
-    let Some((wr_id, [sge])) = qp.rq.front() else { return false };
-    if record.len > sge.len {
-        return false;
-    }
-    let place = Sge { len: record.len, ..*sge };
-    if record.len > 0 && payload.copy_to(qp.init.pd, 0, &place).is_err() {
-        return false;
-    }
-    if payload.is_borrowed() && !still_sends(peers, link, record) {
-        // The sender's consumer may have changed the bytes during the copy.
-        return false;
-    }
-    qp.rq.pop_front();
-    dev.counters.rx_bytes += u64::from(record.len);
-    let received = Received::new(WcOpcode::Recv, record.len);
-    let (imm, solicited) = (record.imm, record.solicited);
-    qp.complete_front(dev, io.cq, wr_id, Received { imm, solicited, ..received });
-    true
-}
-
 /// Fills the next receive and completes it. With an obstacle the receive stays open.
-#[inline(never)]
 fn deliver<M: Memory, C: CqSink, P: LocalPeer>(
     qp: &mut Qp,
     dev: &mut Device,

@@ -259,6 +259,24 @@ impl SendQueue {
         Some(&mut self.wqes[index])
     }
 
+    /// The request whose packets are sent next, to be changed, and its bytes.
+    #[inline]
+    pub(crate) fn cursor(&mut self) -> Option<(&mut SendWqe, Source<'_>)> {
+        if !self.has_next() {
+            return None;
+        }
+        let index = self.index(self.next);
+        let wqe = &mut self.wqes[index];
+        let source = if wqe.inline {
+            let at = index * self.max_inline;
+            Source::Inline(&self.inline[at..at + wqe.len as usize])
+        } else {
+            let at = index * self.max_sge;
+            Source::Sges(&self.sges[at..at + usize::from(wqe.sges)])
+        };
+        Some((wqe, source))
+    }
+
     /// Goes on to the following request.
     #[inline]
     pub(crate) fn advance(&mut self) {

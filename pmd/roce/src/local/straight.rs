@@ -1,0 +1,131 @@
+//! The usual requests, one after the other without a detour: SENDs for which a receive is known,
+//! WRITEs and READs that the target allows. Whatever is special about a request ends the run with
+//! nothing changed; [`Attempt`](super::attempt::Attempt) has the rules for all of them.
+
+use super::attempt::credits;
+use super::{LocalPeer, Push, Record, RecordKind, Source};
+use crate::device::Device;
+use crate::ids::LinkId;
+use crate::limits::MARK_EVERY;
+use crate::qp::Qp;
+use crate::qp::sq::Stage;
+use crate::qp::state::{QpState, Transport};
+use crate::sink::CqSink;
+use crate::work::{Access, SendFlags, SendOp};
+
+/// Runs requests from the cursor on, at most `budget` of them; returns how many.
+#[inline]
+pub(super) fn run<C: CqSink, P: LocalPeer>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    cq: &mut C,
+    peers: &mut P,
+    link: LinkId,
+    budget: usize,
+) -> usize {
+    let is_usual = qp.state() == QpState::Rts
+        && qp.transport() == Transport::Rc
+        && qp.local.seen.is_some()
+        && qp.local.unsure == 0;
+    if !is_usual {
+        return 0;
+    }
+    let (seen, page, pd) = (qp.local.seen, qp.local.page, qp.init.pd);
+    let (qpn, peer) = (qp.qpn, qp.attr.dest_qpn);
+    let target = (page.pd, peer);
+    let allows_write = page.access.contains(Access::REMOTE_WRITE);
+    let allows_read = page.access.contains(Access::REMOTE_READ) && page.max_dest_rd_atomic > 0;
+    let mut credits = credits(qp, &page).unwrap_or(0);
+    let (mut done, mut sent, mut received) = (0, 0, 0);
+    let (mut seq, mut newest, mut unmarked) = (qp.requester.end, 0, 0);
+    while done < budget && peers.glance(link, peer) == seen {
+        let Some((wqe, source)) = qp.sq.cursor() else { break };
+        if wqe.stage != Stage::Posted {
+            break;
+        }
+        match wqe.op {
+            SendOp::Send if credits > 0 => {
+                let record = Record {
+                    kind: RecordKind::Send,
+                    dst: peer,
+                    src: qpn,
+                    seq,
+                    len: wqe.len,
+                    imm: None,
+                    solicited: wqe.flags.contains(SendFlags::SOLICITED),
+                    srqn: None,
+                };
+                let Push::At(position) = peers.push(link, pd, &record, source) else { break };
+                (wqe.stage, wqe.first_psn, wqe.position) = (Stage::Started, seq, position);
+                (seq, newest) = (seq.plus(1), position);
+                sent += u64::from(wqe.len);
+                qp.sq.advance();
+                credits -= 1;
+                unmarked += 1;
+                if unmarked == MARK_EVERY {
+                    dev.mark(qp, position);
+                    unmarked = 0;
+                }
+            }
+            SendOp::Write(at) if allows_write => {
+                if peers.write(link, pd, source, target, at).is_err() {
+                    break;
+                }
+                dev.unfenced |= wqe.len > 0;
+                sent += u64::from(wqe.len);
+                qp.sent_direct(dev, cq);
+            }
+            SendOp::Read(at) if allows_read => {
+                let Source::Sges(into) = source else { break };
+                if core::mem::take(&mut dev.unfenced) {
+                    // Everything written so far is visible before anything is read.
+                    peers.fence();
+                }
+                if peers.read(link, pd, into, target, at).is_err() {
+                    break;
+                }
+                received += u64::from(wqe.len);
+                qp.sent_direct(dev, cq);
+            }
+            _ => break,
+        }
+        done += 1;
+    }
+    if unmarked > 0 {
+        dev.mark(qp, newest);
+    }
+    if seq != qp.requester.end {
+        qp.requester.end = seq;
+        qp.local.question = None;
+    }
+    dev.counters.tx_bytes += sent;
+    dev.counters.rx_bytes += received;
+    done
+}
+
+impl Device {
+    /// Has completions looked for once the peer has taken what was pushed up to `position`.
+    #[inline]
+    pub(super) fn mark(&mut self, qp: &Qp, position: u64) {
+        if !self.lanes.mark(qp.local.lane, position, qp.slot) {
+            self.local.push(qp.slot);
+        }
+    }
+}
+
+impl Qp {
+    /// The request at the cursor was executed and needs nothing more but its turn to complete: at
+    /// once where it is the oldest. The consumer sees it after the fence that ends the poll.
+    #[inline]
+    pub(super) fn sent_direct(&mut self, dev: &mut Device, cq: &mut impl CqSink) {
+        if self.sq.next_is_head() {
+            self.succeed_send(dev, cq);
+            self.local.progress = true;
+        } else {
+            if let Some(wqe) = self.sq.next_mut() {
+                wqe.stage = Stage::Done;
+            }
+            self.sq.advance();
+        }
+    }
+}
