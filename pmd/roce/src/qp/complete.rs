@@ -49,12 +49,12 @@ impl Qp {
     }
 
     /// The oldest send request, which there is, succeeds.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn succeed_send(&mut self, dev: &mut Device, cq: &mut impl CqSink) {
         self.end_send(dev, cq, WcStatus::Success);
     }
 
-    #[inline]
+    #[inline(always)]
     fn end_send(&mut self, dev: &mut Device, cq: &mut impl CqSink, status: WcStatus) {
         let Some(wqe) = self.sq.head() else { return };
         if status != WcStatus::Success || wqe.is_signaled() {
@@ -95,7 +95,7 @@ impl Qp {
     }
 
     /// Completes a receive that never was open, since its message came in one piece.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete_front(
         &mut self,
         dev: &mut Device,
@@ -190,7 +190,7 @@ impl Qp {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn completion(&self, wr_id: WrId, status: WcStatus, what: Received) -> Completion {
         Completion {
             wr_id,
@@ -206,7 +206,7 @@ impl Qp {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn push_send(&mut self, dev: &mut Device, cq: &mut impl CqSink, completion: Completion) {
         if !self.send_cq_lost && cq.push(self.init.send_cq, completion).is_err() {
             self.send_cq_lost = true;
@@ -214,7 +214,7 @@ impl Qp {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn push_receive(
         &mut self,
         dev: &mut Device,

@@ -49,7 +49,7 @@ impl Ring {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, completion: Completion) -> Result<(), CqOverrun> {
         if self.tail.wrapping_sub(self.head) >= self.room {
             self.room = 0;
@@ -167,7 +167,7 @@ impl Cqs {
 }
 
 impl CqSink for Cqs {
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, cq: CqId, completion: Completion) -> Result<(), CqOverrun> {
         // A queue that was destroyed under its queue pairs takes nothing, as an overrun one.
         self.ring(cq).ok_or(CqOverrun)?.push(completion)
