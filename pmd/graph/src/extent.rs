@@ -71,6 +71,23 @@ impl Extent {
         self.region.write_at(self.offset + at, from)
     }
 
+    /// Copies `len` bytes from `at` to `other_at` of `other`.
+    ///
+    /// # Errors
+    /// [`AccessError`] beyond the end of either.
+    pub fn copy_to(
+        &self,
+        at: u64,
+        other: &Self,
+        other_at: u64,
+        len: u64,
+    ) -> Result<(), AccessError> {
+        self.check(at, len)?;
+        other.check(other_at, len)?;
+        let (from, to) = (self.region.segment(), other.region.segment());
+        from.copy_to(self.offset + at, to, other.offset + other_at, len)
+    }
+
     /// CRC-32C of `len` bytes from `at`.
     ///
     /// # Errors
@@ -154,6 +171,11 @@ mod tests {
         assert_eq!(part.write_at(13, &[0; 4]), Err(outside));
         assert!(part.part(8, 9).is_none());
         assert!(part.part(u64::MAX, 2).is_none());
+        assert_eq!(part.copy_to(12, &all, 100, 4), Ok(()));
+        all.read_at(100, &mut bytes).unwrap();
+        assert_eq!(bytes, [1, 2, 3, 4]);
+        assert_eq!(part.copy_to(13, &all, 0, 4), Err(outside));
+        assert_eq!(all.copy_to(0, &part, 13, 4), Err(outside));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Faults that a run is given, as the command line writes them.
 //!
-//! `flip NODE OFFSET` changes one stored byte of a `block-target`. Everything else disturbs frames, and is read by the
+//! `flip NODE OFFSET` changes one stored byte of a `block-target` or `kv-server`. Everything else disturbs frames, and is read by the
 //! device library: `drop|delay T|dup|corrupt [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [psn N]`.
 
 use std::str::FromStr;
@@ -12,8 +12,8 @@ use crate::config::Peer;
 use crate::config::suggest;
 use crate::plan::Plan;
 
-/// The kind of node whose stored bytes can be flipped.
-const STORES: &str = "block-target";
+/// The kinds of node whose stored bytes can be flipped.
+const STORES: [&str; 2] = ["block-target", "kv-server"];
 
 /// A fault.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub enum Fault {
 pub struct Flip {
     /// The node.
     pub node: String,
-    /// The byte, as its client counts.
+    /// The byte: its place in the block-target, or how many bytes of values the kv-server has kept before it.
     pub offset: u64,
 }
 
@@ -53,7 +53,7 @@ pub enum FaultError {
         suggestion: Option<String>,
     },
     /// The node stores nothing.
-    #[error("`{name}` stores nothing that could be flipped: name a block-target")]
+    #[error("`{name}` stores nothing that could be flipped: name a block-target or kv-server")]
     StoresNothing {
         /// The node.
         name: String,
@@ -93,7 +93,7 @@ impl Fault {
             Self::Flip(flip) => {
                 let node = plan.nodes.iter().find(|node| node.name == flip.node);
                 let node = node.ok_or_else(|| unknown(&flip.node, plan))?;
-                if node.kind == STORES {
+                if STORES.contains(&node.kind) {
                     Ok(())
                 } else {
                     Err(FaultError::StoresNothing { name: flip.node.clone() })

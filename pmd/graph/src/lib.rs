@@ -17,6 +17,7 @@ pub mod extent;
 pub mod failure;
 pub mod fault;
 mod kinds;
+pub mod kv;
 pub mod limits;
 pub mod node;
 pub mod plan;

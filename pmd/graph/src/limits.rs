@@ -37,6 +37,15 @@ pub const LISTEN_DEPTH: u64 = 128;
 /// Most clients that a node serves before it ends.
 pub const SERVE_MAX: u64 = 1_000_000;
 
+/// Most keys of a key-value client or server: each costs a client four bytes, and a server a bucket.
+pub const KV_KEYS_MAX: u64 = 1 << 28;
+/// Longest value under a key: larger ones are blocks.
+pub const KV_VALUE_MAX: Size = Size::kib(64);
+/// Connections of other processes that a key-value server has room for when the config does not say.
+pub const KV_CONNECTIONS_DEFAULT: u64 = 64;
+/// Longest time that a key-value client loads its server.
+pub const KV_DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// Longest wait for a listener to appear.
 pub const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// Wait for a listener to appear when the config does not say.

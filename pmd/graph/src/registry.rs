@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::config::keys;
 use crate::config::schema::{Key, Settings};
+use crate::config::{Device, keys};
 use crate::device::{DeviceKind, Soft};
+use crate::diagnostic::{Diagnostic, Span};
 use crate::failure::Failure;
 use crate::kinds;
 use crate::node::{Node, NodeContext};
@@ -129,6 +130,19 @@ pub trait NodeFactory: fmt::Debug + Send + Sync {
     fn holds(&self, settings: &Settings) -> u64 {
         let _ = settings;
         0
+    }
+
+    /// What is wrong with its keys together, each of which passed by itself. `name` is the node's, and stands at `span`;
+    /// `device` is the one that it names, where there is one of that name.
+    fn check(
+        &self,
+        name: &str,
+        span: Span,
+        settings: &Settings,
+        device: Option<&Device>,
+    ) -> Vec<Diagnostic> {
+        let _ = (name, span, settings, device);
+        Vec::new()
     }
 
     /// Queues and operations of the edge that it initiates; `None` where it only answers.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod files;
+mod keys;
 mod killed;
 mod one;
 mod output;

@@ -67,6 +67,13 @@ pub(super) fn read(
         }
     }
     let nodes = links::link(&drafts, &declared, &mut report);
+    for draft in &drafts {
+        let name = draft.settings.value("device").map(|_| draft.settings.text("device"));
+        let device = devices.iter().find(|device| Some(device.name.as_str()) == name);
+        for complaint in draft.factory.check(&draft.name, draft.span, &draft.settings, device) {
+            report.push(complaint);
+        }
+    }
     match (memory, observe) {
         (Some(memory), Some(observe)) if report.errors() == 0 => {
             Ok(Config { memory, devices, lcores, nodes, observe, report })

@@ -1,6 +1,7 @@
 //! What the built-in kinds of node take and need. One file per protocol or group of stages.
 
 mod block;
+mod kv;
 mod pingpong;
 mod stages;
 
@@ -18,6 +19,8 @@ pub(crate) fn nodes() -> Vec<Arc<dyn NodeFactory>> {
         Arc::new(block::Client::new()),
         Arc::new(block::Load::new()),
         Arc::new(block::Target::new()),
+        Arc::new(kv::Client::new()),
+        Arc::new(kv::Server::new()),
         Arc::new(pingpong::PingPong::new()),
     ]
 }

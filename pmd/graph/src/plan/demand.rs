@@ -92,4 +92,6 @@ pub struct Flow {
     pub held_downstream: u64,
     /// Receives that its clients in this file need, over all QPs; for a listener also those of one client elsewhere.
     pub receives: u64,
+    /// QPs that its clients in this file bring, all together.
+    pub connections: u64,
 }

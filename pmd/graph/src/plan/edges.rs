@@ -36,6 +36,7 @@ pub(super) fn resolve(config: &Config) -> Vec<NodePlan> {
                 listen: node.listen,
                 retry: node.retry.clone().filter(|_| queues.is_some()),
                 flow: Flow {
+                    connections: queues.filter(|_| node.peer.is_none()).map_or(0, |q| q.qps),
                     block: blocks[index],
                     held_downstream: downstream(config, index)
                         .map(|stage| held(&config.nodes[stage]))

@@ -13,7 +13,7 @@ use pmd_graph::plan::Plan;
 use pmd_graph::plan::demand::{Amount, Flow, Region, Rights};
 use pmd_graph::registry::{DeviceSchema, NodeFactory, RegisterError, Registry, Schema};
 
-use crate::made_up::{laptop, taken, titles};
+use crate::made_up::{laptop, refused, taken, titles};
 
 const PING_PONG: &str = r#"
 [device.soft0]
@@ -97,6 +97,8 @@ fn every_kind_says_what_it_does() {
         "block-client",
         "block-load",
         "block-target",
+        "kv-client",
+        "kv-server",
         "pingpong",
     ];
     assert_eq!(kinds, expected);
@@ -211,4 +213,72 @@ fn a_device_kind_of_another_crate() {
     let text = PING_PONG.replace("\"soft\"", "\"doca\"");
     let config = Config::parse("p", text.as_bytes(), &[], &|_| None, &registry).unwrap();
     assert_eq!(config.devices[0].kind, "doca");
+}
+
+/// A server and a client with these more keys.
+fn keys(server: &str, client: &str) -> String {
+    format!(
+        r#"
+[device.soft0]
+kind = "soft"
+[[lcore]]
+name = "lc0"
+[[node]]
+name = "server"
+kind = "kv-server"
+lcore = "lc0"
+device = "soft0"
+{server}
+[[node]]
+name = "client"
+kind = "kv-client"
+lcore = "lc0"
+device = "soft0"
+peer = "server"
+{client}
+"#
+    )
+}
+
+/// A server has message buffers for each connection, of this file and of others, and a table that does not grow.
+#[test]
+fn a_key_value_server_has_memory_for_all_its_connections() {
+    let plan = |server: &str, client: &str| {
+        Plan::resolve(&taken(&keys(server, client), &[]), &laptop()).unwrap()
+    };
+    let bytes = |plan: &Plan, node: usize| {
+        plan.nodes[node]
+            .regions
+            .iter()
+            .map(|region| (region.purpose, region.bytes))
+            .collect::<Vec<_>>()
+    };
+    // A request of 24 and 40 bytes is a cache line, and so is the reply; a bucket has 16 bytes before its value.
+    let (server, client) =
+        ("capacity = 3000\nvalue = 40\ndepth = 8", "qps = 6\ndepth = 4\nvalue = 40");
+    let here = plan(server, client);
+    assert_eq!(here.nodes[0].flow.connections, 6);
+    let pages = |bytes: u64| bytes.next_multiple_of(4096);
+    assert_eq!(bytes(&here, 0), [("table", pages(4001 * 64)), ("messages", pages(6 * 2 * 8 * 64))]);
+    assert_eq!(bytes(&here, 1), [("messages", pages(6 * 2 * 4 * 64))]);
+    let server = format!("{server}\nlisten = \"127.0.0.1:7471\"\nconnections = 100");
+    assert_eq!(bytes(&plan(&server, client), 0)[1], ("messages", pages(106 * 2 * 8 * 64)));
+}
+
+/// S1-09: a request that is lost is never answered, so the transport must not lose any.
+#[test]
+fn s1_09_key_value_clients_need_acknowledgements() {
+    for transport in ["uc", "ud"] {
+        let report = refused(&keys("", &format!("transport = \"{transport}\"")), &[]);
+        let title = format!("`client` needs acknowledgements on {}", transport.to_uppercase());
+        assert_eq!(titles(&report), [title.as_str()]);
+        assert!(report.to_string().contains("use transport = \"rc\""), "{report}");
+    }
+}
+
+#[test]
+fn fewer_keys_than_queue_pairs() {
+    let report = refused(&keys("", "keys = 3\nqps = 4"), &[]);
+    assert_eq!(titles(&report), ["`client` has fewer keys than queue pairs"]);
+    assert!(report.to_string().contains("set keys = 4 or more, or qps = 3"), "{report}");
 }

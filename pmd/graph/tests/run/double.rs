@@ -29,13 +29,17 @@ pub(crate) fn play(text: &str) -> Report {
 
 /// The same, with options.
 pub(crate) fn play_with(text: &str, options: RunOptions<'_>) -> Report {
-    let registry = registry();
-    let config = Config::parse("test.toml", text.as_bytes(), &[], &|_| None, &registry);
+    play_of(text, &registry(), options)
+}
+
+/// The same, of these kinds.
+pub(crate) fn play_of(text: &str, registry: &Registry, options: RunOptions<'_>) -> Report {
+    let config = Config::parse("test.toml", text.as_bytes(), &[], &|_| None, registry);
     let config = config.unwrap_or_else(|report| panic!("{}", report.render(false)));
     let machine = Machine::detect().expect("the kernel tells");
     let plan = Plan::resolve(&config, &machine);
     let plan = plan.unwrap_or_else(|report| panic!("{}", report.render(false)));
-    run(&plan, &registry, options).expect("it starts")
+    run(&plan, registry, options).expect("it starts")
 }
 
 pub(crate) fn registry() -> Registry {

@@ -3,6 +3,8 @@
 mod broken;
 mod double;
 mod edges;
+mod keys;
 mod stages;
 mod storage;
+mod vandal;
 mod verified;
