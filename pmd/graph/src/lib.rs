@@ -12,6 +12,7 @@ pub mod block;
 pub mod config;
 pub mod device;
 pub mod diagnostic;
+pub mod discovery;
 pub mod edge;
 pub mod extent;
 pub mod failure;

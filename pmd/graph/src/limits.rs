@@ -46,6 +46,17 @@ pub const KV_CONNECTIONS_DEFAULT: u64 = 64;
 /// Longest time that a key-value client loads its server.
 pub const KV_DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
+/// Most others that a discovery node keeps track of: each has an address handle, of which an lcore has 4096.
+pub const DISCOVERY_NEIGHBOURS_MAX: u64 = 1024;
+/// Receives of a discovery node: datagrams beyond those that come between two turns are lost.
+pub const DISCOVERY_RECEIVES: u32 = 256;
+/// Datagrams of a discovery node that can be on their way out.
+pub const DISCOVERY_SENDS: u32 = 64;
+/// Longest interval, time to live or timeout of a discovery node.
+pub const DISCOVERY_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Intervals for which a discovery node that has found everybody goes on answering.
+pub const DISCOVERY_LINGER: u64 = 3;
+
 /// Longest wait for a listener to appear.
 pub const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// Wait for a listener to appear when the config does not say.

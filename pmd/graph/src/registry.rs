@@ -76,6 +76,13 @@ impl Schema {
         self
     }
 
+    /// It uses a device without an RDMA edge: what it sends has no peer that a config could name. Adds the key `device`.
+    #[must_use]
+    pub fn device(mut self) -> Self {
+        self.keys.push(keys::device());
+        self
+    }
+
     /// It has an RDMA edge of `protocol`; adds the keys of its role, and the retry keys.
     #[must_use]
     pub fn rdma(mut self, protocol: &'static str, role: Role) -> Self {

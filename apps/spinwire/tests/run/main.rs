@@ -1,6 +1,7 @@
 //! `spinwire run` from outside: one process and two, faults, signals and kills.
 
 mod bench;
+mod discovery;
 mod files;
 mod keys;
 mod killed;

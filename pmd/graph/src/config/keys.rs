@@ -99,10 +99,14 @@ pub(crate) fn to() -> Key {
     Key::new("to", Form::Name, "the next stage, on the same lcore").required()
 }
 
+/// The device of a node.
+pub(crate) fn device() -> Key {
+    Key::new("device", Form::Name, "the device its queue pairs belong to").required()
+}
+
 /// The keys that come with an RDMA edge.
 pub(crate) fn rdma(role: Role) -> Vec<Key> {
-    let mut keys =
-        vec![Key::new("device", Form::Name, "the device its queue pairs belong to").required()];
+    let mut keys = vec![device()];
     if role != Role::Responder {
         let peer = Key::new(
             "peer",

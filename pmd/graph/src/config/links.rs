@@ -169,8 +169,8 @@ fn stage(draft: &Draft, drafts: &[Draft], declared: &Declared, report: &mut Repo
 
 /// The device and the far end of an RDMA edge.
 fn edge(draft: &Draft, drafts: &[Draft], declared: &Declared, report: &mut Report) {
-    let Some(rdma) = draft.factory.schema().rdma_side() else { return };
     known(draft, "device", "device", &declared.devices, report);
+    let Some(rdma) = draft.factory.schema().rdma_side() else { return };
     if let Some((name, span)) = known(draft, "peer", "node", &declared.nodes, report)
         && let Some(far) = drafts.iter().find(|far| far.name == name)
     {

@@ -90,4 +90,10 @@ pub trait DeviceLcore {
     /// # Errors
     /// [`DeviceError::Refused`], with the limit that was met.
     fn prepare(&self, options: &EndpointOptions) -> Result<Box<dyn Pending>, DeviceError>;
+
+    /// Its verbs objects, for what no endpoint does: datagrams by address handle, and groups. `None` for a kind of device
+    /// that has none.
+    fn verbs(&self) -> Option<pmd_verbs::Context> {
+        None
+    }
 }

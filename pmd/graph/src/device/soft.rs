@@ -104,6 +104,10 @@ impl DeviceLcore for Lcore {
             Err(error) => Err(DeviceError::Refused(error.to_string())),
         }
     }
+
+    fn verbs(&self) -> Option<Context> {
+        Some(self.context.clone())
+    }
 }
 
 /// What the lcore's loop polls.

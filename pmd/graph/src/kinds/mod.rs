@@ -1,6 +1,7 @@
 //! What the built-in kinds of node take and need. One file per protocol or group of stages.
 
 mod block;
+mod discovery;
 mod kv;
 mod pingpong;
 mod stages;
@@ -22,5 +23,6 @@ pub(crate) fn nodes() -> Vec<Arc<dyn NodeFactory>> {
         Arc::new(kv::Client::new()),
         Arc::new(kv::Server::new()),
         Arc::new(pingpong::PingPong::new()),
+        Arc::new(discovery::Discovery::new()),
     ]
 }

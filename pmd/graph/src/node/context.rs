@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use pmd_observe::{Code, Owner};
 use pmd_verbs::connect::{Channel, listen};
 use pmd_verbs::endpoint::EndpointOptions;
 use pmd_verbs::roce::ids::PathMtu;
@@ -241,6 +242,23 @@ impl<'a> NodeContext<'a> {
         });
         let here = std::mem::take(&mut self.edges.borrow_mut().from_clients);
         Ok(Acceptor::new(self.name(), protocol, self.device(), here, listener.transpose()?))
+    }
+
+    /// The verbs objects of its device, for a kind that sends datagrams.
+    ///
+    /// # Errors
+    /// When its kind of device has none.
+    ///
+    /// # Panics
+    /// When it has no device: a mistake of the kind.
+    pub fn verbs(&self) -> Result<pmd_verbs::Context, Failure> {
+        self.device().verbs().ok_or_else(|| {
+            let name = self.name();
+            let summary =
+                format!("`{name}` sends datagrams, which its kind of device does not have");
+            Failure::new(Code::InvalidRequest, Owner::Config, summary)
+                .turn(format!("node.{name}.device"))
+        })
     }
 
     fn device(&self) -> Rc<dyn DeviceLcore> {

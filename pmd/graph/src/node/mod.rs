@@ -12,6 +12,7 @@ pub(crate) mod block_client;
 pub(crate) mod block_load;
 pub(crate) mod block_target;
 pub(crate) mod crc32c;
+pub(crate) mod discovery;
 pub(crate) mod file_source;
 pub(crate) mod generator;
 pub(crate) mod kv_client;

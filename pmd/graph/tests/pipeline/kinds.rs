@@ -100,6 +100,7 @@ fn every_kind_says_what_it_does() {
         "kv-client",
         "kv-server",
         "pingpong",
+        "discovery",
     ];
     assert_eq!(kinds, expected);
     let devices: Vec<(&str, bool)> =
@@ -281,4 +282,48 @@ fn fewer_keys_than_queue_pairs() {
     let report = refused(&keys("", "keys = 3\nqps = 4"), &[]);
     assert_eq!(titles(&report), ["`client` has fewer keys than queue pairs"]);
     assert!(report.to_string().contains("set keys = 4 or more, or qps = 3"), "{report}");
+}
+
+/// Every rule that the keys of a discovery node are held to together.
+#[test]
+fn discovery_nodes_that_cannot_find_anybody() {
+    let text = |device: &str, node: &str| {
+        format!(
+            r#"
+[device.soft0]
+kind = "soft"
+{device}
+[[lcore]]
+name = "lc0"
+[[node]]
+name = "finder"
+kind = "discovery"
+lcore = "lc0"
+device = "soft0"
+{node}
+"#
+        )
+    };
+    for (device, node) in [
+        ("", ""),
+        ("wire = \"udp\"", "expect = 3\nnames = \"a, b\"\ninterval = \"1s\"\nttl = \"1s\""),
+        ("address = \"::1\"", "group = \"ff05::77\""),
+        ("address = \"127.0.0.1\"", "group = \"239.1.2.3\"\nannounce = false\nttl = \"1ms\""),
+    ] {
+        taken(&text(device, node), &[]);
+    }
+    for (device, node, title) in [
+        ("wire = \"shm\"", "", "`finder` needs multicast, which `soft0` does not have"),
+        ("", "group = \"192.168.0.1\"", "`192.168.0.1` is no multicast group"),
+        ("", "group = \"ff05::77\"", "`finder` cannot reach the group ff05::77"),
+        ("address = \"::1\"", "group = \"239.1.2.3\"", "`finder` cannot reach the group 239.1.2.3"),
+        ("", "names = \"other, finder\"", "`finder` looks for itself"),
+        ("", "announce_as = \"a,b\"", "`finder` cannot announce itself as this"),
+        ("", "neighbours = 2\nexpect = 3", "`finder` has no room for those that it must find"),
+        ("", "neighbours = 1\nnames = \"a,b\"", "`finder` has no room for those that it must find"),
+        ("", "ttl = \"99ms\"", "`finder` is forgotten between two announcements"),
+        ("", "expect = 1025", "`expect` is out of range"),
+    ] {
+        assert_eq!(titles(&refused(&text(device, node), &[])), [title], "{device} {node}");
+    }
 }
