@@ -1,14 +1,15 @@
 //! From post to completion, on each path.
 
 use anyhow::Result;
-use benches::{BATCH, Kind, Opposite, Options, Packets, Side, Sink, Source, cores, pair, stream};
+use benches::{BATCH, Kind, Opposite, Options, Packets, Side, Sink, Source, pair, stream};
 use criterion::{Criterion, Throughput};
 use pmd_verbs::{Data, WcStatus, WireChoice, WorkRequest};
 
 /// Requests in flight at most.
 const IN_FLIGHT: usize = 64;
 
-pub(crate) fn suite(criterion: &mut Criterion) -> Result<()> {
+/// `there` is the core of opposite ends.
+pub(crate) fn suite(criterion: &mut Criterion, there: usize) -> Result<()> {
     for (kind, size) in [
         (Kind::Send, 8),
         (Kind::Send, 4096),
@@ -21,11 +22,11 @@ pub(crate) fn suite(criterion: &mut Criterion) -> Result<()> {
         in_memory(criterion, kind, size)?;
         for wire in [WireChoice::Shm, WireChoice::Udp] {
             one_core(criterion, wire, kind, size)?;
-            two_cores(criterion, wire, kind, size)?;
+            two_cores(criterion, there, wire, kind, size)?;
         }
     }
     for wire in [WireChoice::Shm, WireChoice::Udp] {
-        alone(criterion, wire)?;
+        alone(criterion, there, wire)?;
     }
     Ok(())
 }
@@ -67,8 +68,14 @@ fn one_core(criterion: &mut Criterion, wire: WireChoice, kind: Kind, size: u32) 
 }
 
 /// A batch between two devices on a core each: what the slower of them takes.
-fn two_cores(criterion: &mut Criterion, wire: WireChoice, kind: Kind, size: u32) -> Result<()> {
-    let (near, opposite) = Opposite::start(&options(wire, size), cores()?[1])?;
+fn two_cores(
+    criterion: &mut Criterion,
+    there: usize,
+    wire: WireChoice,
+    kind: Kind,
+    size: u32,
+) -> Result<()> {
+    let (near, opposite) = Opposite::start(&options(wire, size), there)?;
     let from = near.source(size);
     let mut source = Source::new(&near, kind, &from, opposite.wish.memory, IN_FLIGHT);
     let name = format!("post to completion, {wire:?}, two cores").to_lowercase();
@@ -84,8 +91,8 @@ fn two_cores(criterion: &mut Criterion, wire: WireChoice, kind: Kind, size: u32)
 }
 
 /// One SEND alone, until its completion: to the other core and back.
-fn alone(criterion: &mut Criterion, wire: WireChoice) -> Result<()> {
-    let (near, opposite) = Opposite::start(&options(wire, 8), cores()?[1])?;
+fn alone(criterion: &mut Criterion, there: usize, wire: WireChoice) -> Result<()> {
+    let (near, opposite) = Opposite::start(&options(wire, 8), there)?;
     let from = near.source(8);
     let name = format!("post to completion, {wire:?}, two cores").to_lowercase();
     let mut group = criterion.benchmark_group(name);

@@ -9,7 +9,7 @@ use core_affinity::CoreId;
 const CHOICE: &str = "SPINWIRE_CORES";
 
 /// The two cores to measure on: those that `SPINWIRE_CORES` names, else the first two of the
-/// affinity mask. Where there is only one, it is both.
+/// affinity mask. Where there is only one, it is both. To be asked before [`pin`] narrows the mask.
 ///
 /// # Errors
 /// When the variable is not two numbers, or there is no affinity mask.
