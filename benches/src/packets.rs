@@ -249,7 +249,13 @@ impl Frames {
 }
 
 impl TxSink for Frames {
-    fn send(&mut self, flow: &Flow, len: usize, fill: &mut dyn FnMut(u16, &mut [u8])) -> bool {
+    fn send(
+        &mut self,
+        flow: &Flow,
+        _to: Qpn,
+        len: usize,
+        fill: &mut dyn FnMut(u16, &mut [u8]),
+    ) -> bool {
         let Some(mut bytes) = self.spare.pop() else { return false };
         self.ip_id = self.ip_id.wrapping_add(1);
         fill(self.ip_id, &mut bytes[..len]);

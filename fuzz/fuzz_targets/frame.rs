@@ -222,7 +222,13 @@ struct Wire {
 }
 
 impl TxSink for Wire {
-    fn send(&mut self, flow: &Flow, len: usize, fill: &mut dyn FnMut(u16, &mut [u8])) -> bool {
+    fn send(
+        &mut self,
+        flow: &Flow,
+        _to: Qpn,
+        len: usize,
+        fill: &mut dyn FnMut(u16, &mut [u8]),
+    ) -> bool {
         if self.room == 0 {
             return false;
         }

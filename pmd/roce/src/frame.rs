@@ -31,7 +31,7 @@ pub(crate) fn send(
     let len = headers.buffer_len(payload_len) + icrc::LEN;
     let mut filled = Ok(());
     let Device { sealed, counters, .. } = dev;
-    let taken = tx.send(flow, len, &mut |ip_id, out| {
+    let taken = tx.send(flow, headers.bth.dest_qp, len, &mut |ip_id, out| {
         filled = fill(headers.emit(payload_len, out));
         let Flow { src, dst, src_port, .. } = *flow;
         sealed.seal(&IcrcHeader { src, dst, src_port, ip_id }, out);

@@ -1,6 +1,6 @@
 //! Where frames and completions go, and what a frame is.
 
-use crate::ids::{CqId, Gid};
+use crate::ids::{CqId, Gid, Qpn};
 use crate::wire::packet::DropReason;
 use crate::work::{Completion, CqOverrun};
 
@@ -50,10 +50,16 @@ pub struct FrameOutcome {
 
 /// Takes frames that the engine wants sent.
 pub trait TxSink {
-    /// Lends `len` bytes for one frame (UDP payload, ICRC included) and has `fill` write all of
-    /// them. `fill` gets the IPv4 identification the frame will carry and is called at most once.
+    /// Lends `len` bytes for one frame (UDP payload, ICRC included) to queue pair `to` and has `fill`
+    /// write all of them. `fill` gets the IPv4 identification the frame will carry and is called at most once.
     /// Returns false, without calling `fill`, when there is no room now.
-    fn send(&mut self, flow: &Flow, len: usize, fill: &mut dyn FnMut(u16, &mut [u8])) -> bool;
+    fn send(
+        &mut self,
+        flow: &Flow,
+        to: Qpn,
+        len: usize,
+        fill: &mut dyn FnMut(u16, &mut [u8]),
+    ) -> bool;
 }
 
 /// Takes completions.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use pmd_roce::ids::{Gid, Instant};
+use pmd_roce::ids::{Gid, Instant, Qpn};
 use pmd_roce::sink::{Flow, TxSink};
 
 use crate::fault::{Act, Armed, Fault, FaultId};
@@ -257,7 +257,13 @@ pub(crate) struct Egress<'a> {
 }
 
 impl TxSink for Egress<'_> {
-    fn send(&mut self, flow: &Flow, len: usize, fill: &mut dyn FnMut(u16, &mut [u8])) -> bool {
+    fn send(
+        &mut self,
+        flow: &Flow,
+        _to: Qpn,
+        len: usize,
+        fill: &mut dyn FnMut(u16, &mut [u8]),
+    ) -> bool {
         let Wires { bytes_per_us, queue, .. } = self.network.wires;
         let port = &mut self.network.ports[self.host.0];
         while port.departures.front().is_some_and(|gone| *gone <= self.now) {
@@ -306,7 +312,7 @@ mod tests {
     fn send(network: &mut Network, to: Gid, tag: u8, len: usize) -> bool {
         let flow = Flow { src: gid(A), dst: to, src_port: 1, traffic_class: 0, hop_limit: 64 };
         let mut egress = Egress { network, host: A, now: Instant(0) };
-        egress.send(&flow, len, &mut |_, out| out[0] = tag)
+        egress.send(&flow, Qpn::new(0x11), len, &mut |_, out| out[0] = tag)
     }
 
     /// What arrived, by tag, in order of arrival.

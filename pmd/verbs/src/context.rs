@@ -126,14 +126,18 @@ impl Context {
         self.with(|core| core.engine.query_qp(qpn))
     }
 
-    /// Every counter of engine and wire by name.
+    /// Every counter of engine and wire by name, and `rx_handed_over`: frames that reached this lcore
+    /// although they were for another one of the device.
     pub fn counters(&self, mut each: impl FnMut(&'static str, u64)) {
         // Copied out first: the caller may use other objects of this lcore meanwhile.
-        let (engine, wire) =
-            self.with(|core| (*core.engine.counters(), core.wire.as_ref().map(|w| w.counters())));
+        let (engine, wire, given) = self.with(|core| {
+            let wire = core.wire.as_ref().map(|wire| wire.counters());
+            (*core.engine.counters(), wire, core.handover.given())
+        });
         engine.iter().for_each(|(name, value)| each(name, value));
         if let Some(wire) = wire {
             wire.fields().for_each(|(name, value)| each(name, value));
+            each("rx_handed_over", given);
         }
     }
 }

@@ -87,7 +87,7 @@ impl Wire for MemoryWire {
         count
     }
 
-    fn send(&mut self, flow: &Flow, len: usize, fill: &mut TxFill<'_>) -> bool {
+    fn send(&mut self, flow: &Flow, _to: u32, len: usize, fill: &mut TxFill<'_>) -> bool {
         assert!(len <= MAX_PAYLOAD, "a frame of {len} bytes is longer than any RoCEv2 frame");
         if self.queued.len() == self.capacity {
             self.counters.tx_full += 1;
@@ -185,9 +185,9 @@ mod tests {
             hop_limit: 64,
         };
         for byte in 0..4 {
-            assert!(a.send(&flow, 3, &mut |_, p| p.fill(byte)));
+            assert!(a.send(&flow, 0x11, 3, &mut |_, p| p.fill(byte)));
         }
-        assert!(!a.send(&flow, 3, &mut |_, _| panic!("there is no room")));
+        assert!(!a.send(&flow, 0x11, 3, &mut |_, _| panic!("there is no room")));
         assert_eq!(collect(&mut b), [], "nothing leaves before the flush");
         a.flush(0);
         let got = collect(&mut b);
@@ -208,7 +208,7 @@ mod tests {
             hop_limit: 64,
         };
         let send = |a: &mut MemoryWire| {
-            assert!(a.send(&flow, 1, &mut |_, p| p[0] = 9));
+            assert!(a.send(&flow, 0x11, 1, &mut |_, p| p[0] = 9));
             a.flush(0);
         };
         send(&mut a);

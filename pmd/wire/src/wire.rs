@@ -60,6 +60,14 @@ pub struct RxVerdict {
     pub dropped: Option<&'static str>,
 }
 
+/// The destination queue pair of a frame; 0 where it is too short to have one.
+pub(crate) fn destination(payload: &[u8]) -> u32 {
+    match payload {
+        [_, _, _, _, _, a, b, c, ..] => u32::from_be_bytes([0, *a, *b, *c]),
+        _ => 0,
+    }
+}
+
 /// Takes received frames one by one.
 pub type RxHandler<'a> = dyn FnMut(RxFrame<'_>) -> RxVerdict + 'a;
 
@@ -101,14 +109,14 @@ pub trait Wire: Send {
     /// Hands over received frames, a bounded burst of them, and returns how many.
     fn rx_burst(&mut self, now_ns: u64, handle: &mut RxHandler<'_>) -> usize;
 
-    /// Queues one frame: lends `len` bytes and has `fill` write all of them. False, and `fill`
-    /// not called, when the queue is full: flush, and try again on the next turn. Frames of one
-    /// flow leave in the order they were queued.
+    /// Queues one frame to queue pair `to`: lends `len` bytes and has `fill` write all of them.
+    /// False, and `fill` not called, when the queue is full: flush, and try again on the next turn.
+    /// Frames of one flow to one queue pair leave in the order they were queued.
     ///
     /// # Panics
     /// `len` beyond [`MAX_PAYLOAD`](crate::limits::MAX_PAYLOAD) is an error of the caller. One
     /// that only exceeds [`Wire::max_payload`] is queued, then lost and counted as too big.
-    fn send(&mut self, flow: &Flow, len: usize, fill: &mut TxFill<'_>) -> bool;
+    fn send(&mut self, flow: &Flow, to: u32, len: usize, fill: &mut TxFill<'_>) -> bool;
 
     /// Rings the doorbell: what is queued goes out. What the system does not take now stays
     /// queued ([`Wire::pending`]) and goes out first next time.
@@ -159,8 +167,8 @@ impl<W: Wire + ?Sized> Wire for Box<W> {
         (**self).rx_burst(now_ns, handle)
     }
 
-    fn send(&mut self, flow: &Flow, len: usize, fill: &mut TxFill<'_>) -> bool {
-        (**self).send(flow, len, fill)
+    fn send(&mut self, flow: &Flow, to: u32, len: usize, fill: &mut TxFill<'_>) -> bool {
+        (**self).send(flow, to, len, fill)
     }
 
     fn flush(&mut self, now_ns: u64) {

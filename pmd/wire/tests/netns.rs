@@ -294,7 +294,7 @@ fn a_frame_beyond_the_interface_is_lost_as_too_big() {
     let (mut a, _b) = (link.bind("a", "10.9.0.1"), link.bind("b", "10.9.0.2"));
     let to_b = flow(ip("10.9.0.1"), ip("10.9.0.2"));
     for psn in 0..3 {
-        assert!(a.send(&to_b, 4112, &mut |id, frame| fill(&to_b, id, SEND_ONLY, 1, psn, frame)));
+        assert!(a.send(&to_b, 1, 4112, &mut |id, frame| fill(&to_b, id, SEND_ONLY, 1, psn, frame)));
     }
     a.flush(0);
     assert_eq!((a.counters().tx_too_big, a.counters().tx_frames), (3, 0));

@@ -254,7 +254,13 @@ pub(crate) struct Outbox {
 }
 
 impl TxSink for Outbox {
-    fn send(&mut self, flow: &Flow, len: usize, fill: &mut dyn FnMut(u16, &mut [u8])) -> bool {
+    fn send(
+        &mut self,
+        flow: &Flow,
+        _to: Qpn,
+        len: usize,
+        fill: &mut dyn FnMut(u16, &mut [u8]),
+    ) -> bool {
         let Some(room) = self.room.checked_sub(1) else { return false };
         self.room = room;
         self.ip_id = self.ip_id.wrapping_add(1);

@@ -1,6 +1,6 @@
 //! What the engine is lent: memory at the recorded addresses and keys, queues, and a wire.
 
-use pmd_roce::ids::{CqId, Gid, Lkey, PdId, Rkey};
+use pmd_roce::ids::{CqId, Gid, Lkey, PdId, Qpn, Rkey};
 use pmd_roce::memory::{Asker, AtomicOp, Memory, MemoryFault};
 use pmd_roce::sink::{CqSink, Flow, TxSink};
 use pmd_roce::work::{Access, Completion, CqOverrun, RemoteAddr, Sge, WindowBind};
@@ -137,7 +137,13 @@ impl CqSink for Completions {
 pub(crate) struct Outbox(pub(crate) Vec<(Flow, Vec<u8>)>);
 
 impl TxSink for Outbox {
-    fn send(&mut self, flow: &Flow, len: usize, fill: &mut dyn FnMut(u16, &mut [u8])) -> bool {
+    fn send(
+        &mut self,
+        flow: &Flow,
+        _to: Qpn,
+        len: usize,
+        fill: &mut dyn FnMut(u16, &mut [u8]),
+    ) -> bool {
         let mut payload = vec![0xee; len];
         fill(0, &mut payload);
         self.0.push((*flow, payload));

@@ -137,7 +137,7 @@ impl Memory for Nothing {
 }
 
 impl TxSink for Nothing {
-    fn send(&mut self, _: &Flow, _: usize, _: &mut dyn FnMut(u16, &mut [u8])) -> bool {
+    fn send(&mut self, _: &Flow, _: Qpn, _: usize, _: &mut dyn FnMut(u16, &mut [u8])) -> bool {
         false
     }
 }

@@ -1,7 +1,7 @@
 //! Frames that reached the wrong lcore of a process.
 //!
-//! The kernel steers datagrams by the queue pair number of their first frame. A batch that a peer
-//! sent to several lcores, or that the network card merged, may hold frames for others too: they
+//! The kernel steers datagrams by the queue pair number of their first frame. A batch that a
+//! sender without regard for lcores gathered, or that a network card merged, may hold frames for others too: they
 //! are copied into the inbox of the lcore they are for. This is the exception, so a lock is fair;
 //! an lcore that is handed nothing pays one load per turn.
 
@@ -44,6 +44,8 @@ pub(crate) struct Handover {
     inboxes: Arc<[Inbox]>,
     process: u32,
     lcore: u32,
+    /// Frames that this lcore handed to others.
+    given: u64,
 }
 
 impl Handover {
@@ -56,7 +58,7 @@ impl Handover {
             let queue = Queue { waiting: VecDeque::with_capacity(buffers), free };
             Inbox { count: AtomicUsize::new(0), queue: Mutex::new(queue) }
         });
-        Self { inboxes: inboxes.collect(), process, lcore: 0 }
+        Self { inboxes: inboxes.collect(), process, lcore: 0, given: 0 }
     }
 
     /// As one lcore uses it.
@@ -69,8 +71,13 @@ impl Handover {
         self.inboxes.len() > 1
     }
 
+    /// Frames that this lcore received and handed to others.
+    pub(crate) const fn given(&self) -> u64 {
+        self.given
+    }
+
     /// Hands a frame to the lcore it is for. False: it is for this one, or for nobody.
-    pub(crate) fn divert(&self, frame: &Frame<'_>) -> bool {
+    pub(crate) fn divert(&mut self, frame: &Frame<'_>) -> bool {
         if !self.is_shared() {
             return false;
         }
@@ -83,6 +90,7 @@ impl Handover {
             queue.waiting.push_back(Waiting { flow: frame.flow, ip_id: frame.ip_id, len, bytes });
             inbox.count.store(queue.waiting.len(), Ordering::Release);
         }
+        self.given += 1;
         true
     }
 
@@ -133,7 +141,7 @@ mod tests {
     #[test]
     fn frames_reach_the_lcore_they_are_for() {
         let all = Handover::new(5, 2);
-        let (zero, one) = (all.of(0), all.of(1));
+        let (mut zero, mut one) = (all.of(0), all.of(1));
         let mut payload = [9; 16];
         let for_one = frame(5 << 17 | 1 << 14 | 3, &mut payload);
         assert!(!one.divert(&for_one));
@@ -142,11 +150,12 @@ mod tests {
         assert_eq!(one.receive(|frame| taken.push((frame.ip_id, frame.payload.to_vec()))), 1);
         assert_eq!(taken, [(IpId::Likely(7), for_one.payload.to_vec())]);
         assert_eq!(one.receive(|_| panic!("nothing is left")), 0);
+        assert_eq!((zero.given(), one.given()), (1, 0));
     }
 
     #[test]
     fn frames_for_nobody_and_for_all_stay() {
-        let zero = Handover::new(5, 2).of(0);
+        let mut zero = Handover::new(5, 2).of(0);
         let mut payload = [9; 16];
         for qpn in [1, 0xff_ffff, 6 << 17 | 1 << 14, 5 << 17 | 2, 5 << 17 | 7 << 14] {
             assert!(!zero.divert(&frame(qpn, &mut payload)), "{qpn:#x}");
@@ -156,7 +165,7 @@ mod tests {
     #[test]
     fn a_full_inbox_drops_as_a_full_queue_does() {
         let all = Handover::new(5, 2);
-        let (zero, one) = (all.of(0), all.of(1));
+        let (mut zero, one) = (all.of(0), all.of(1));
         let mut payload = [9; 16];
         let for_one = frame(5 << 17 | 1 << 14 | 3, &mut payload);
         for _ in 0..INBOX_FRAMES + 10 {

@@ -1,6 +1,6 @@
 //! Between the engine's frames and a wire's.
 
-use pmd_roce::ids::Gid;
+use pmd_roce::ids::{Gid, Qpn};
 use pmd_roce::sink::{self, Frame, FrameOutcome, TxSink};
 use pmd_wire::{Flow, IpId, RxFrame, RxVerdict, Wire};
 
@@ -21,6 +21,7 @@ impl TxSink for WireSink<'_> {
     fn send(
         &mut self,
         flow: &sink::Flow,
+        to: Qpn,
         len: usize,
         fill: &mut dyn FnMut(u16, &mut [u8]),
     ) -> bool {
@@ -32,7 +33,7 @@ impl TxSink for WireSink<'_> {
             traffic_class: flow.traffic_class,
             hop_limit: flow.hop_limit,
         };
-        let taken = wire.send(&flow, len, fill);
+        let taken = wire.send(&flow, to.value(), len, fill);
         self.sent += usize::from(taken);
         taken
     }

@@ -14,6 +14,7 @@ mod doorbell;
 mod double;
 mod faults;
 mod inline;
+mod lcores;
 mod log;
 mod memlock;
 mod mtu;

@@ -26,7 +26,7 @@ pub use rule::{Action, Direction, Match, OpcodeSet, QpnMatch, Rule};
 use crate::icrc::restamp;
 use crate::limits::MAX_PAYLOAD;
 use crate::wire::{
-    Flow, IpId, JoinError, RxFrame, RxHandler, RxVerdict, TxFill, Wire, WireCounters,
+    Flow, IpId, JoinError, RxFrame, RxHandler, RxVerdict, TxFill, Wire, WireCounters, destination,
 };
 use held::Held;
 use random::Random;
@@ -73,7 +73,8 @@ impl<W: Wire> Fault<W> {
         self.tx.release(self.now_ns);
         while let Some(slot) = self.tx.due(self.now_ns) {
             let held = self.tx.frame(slot);
-            let sent = self.inner.send(&held.flow, held.payload.len(), &mut |ip_id, frame| {
+            let to = destination(held.payload);
+            let sent = self.inner.send(&held.flow, to, held.payload.len(), &mut |ip_id, frame| {
                 frame.copy_from_slice(held.payload);
                 if held.flow.dst.is_ipv4() {
                     restamp(frame, held.ip_id.value(), ip_id);
@@ -145,9 +146,9 @@ impl<W: Wire> Wire for Fault<W> {
         count
     }
 
-    fn send(&mut self, flow: &Flow, len: usize, fill: &mut TxFill<'_>) -> bool {
+    fn send(&mut self, flow: &Flow, to: u32, len: usize, fill: &mut TxFill<'_>) -> bool {
         if self.tx.is_empty() && !self.plan.concerns(Direction::Tx) {
-            return self.inner.send(flow, len, fill);
+            return self.inner.send(flow, to, len, fill);
         }
         // Two: one for the frame, one for its duplicate.
         if self.tx.room() < 2 {

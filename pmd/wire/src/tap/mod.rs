@@ -137,9 +137,9 @@ impl<W: Wire> Wire for Tap<W> {
         })
     }
 
-    fn send(&mut self, flow: &Flow, len: usize, fill: &mut TxFill<'_>) -> bool {
+    fn send(&mut self, flow: &Flow, to: u32, len: usize, fill: &mut TxFill<'_>) -> bool {
         let recorder = &mut self.recorder;
-        self.inner.send(flow, len, &mut |ip_id, frame| {
+        self.inner.send(flow, to, len, &mut |ip_id, frame| {
             fill(ip_id, frame);
             recorder.record(Direction::Out, flow, ip_id, frame, None);
         })

@@ -25,7 +25,7 @@ use crate::wire::{ROCE_PORT, WireCounters};
 pub struct UdpOptions {
     /// Wires to make, one per lcore: at least 1.
     pub lcores: usize,
-    /// Where a queue pair number tells the lcore; unused with one lcore.
+    /// Where a queue pair number tells the lcore, on this side and at peers like us.
     pub lcore_bits: LcoreBits,
     /// Bytes of receive buffer to ask the kernel for. Without CAP_NET_ADMIN it grants at most
     /// twice `net.core.rmem_max`.
@@ -205,13 +205,8 @@ fn check(address: IpAddr, options: &UdpOptions) -> Result<(), BindError> {
         return Err(BindError::NotOne(address));
     }
     let bits = options.lcore_bits;
-    let max = match options.lcores {
-        1 => 1,
-        _ if bits.width < 32 && bits.shift.saturating_add(bits.width) <= 24 => {
-            MAX_LCORES.min(1 << bits.width)
-        }
-        _ => 1,
-    };
+    let are_bits = bits.width < 32 && bits.shift.saturating_add(bits.width) <= 24;
+    let max = if are_bits { MAX_LCORES.min(1 << bits.width) } else { 0 };
     if options.lcores == 0 || options.lcores > max {
         return Err(BindError::Lcores { lcores: options.lcores, bits, max });
     }
@@ -266,7 +261,7 @@ fn wire(
         groups: Groups::new(options.receive_buffer),
         epoll,
         rx: Messages::new(),
-        tx: TxQueue::new(segments_max, max_payload, address, interface.index),
+        tx: TxQueue::new(segments_max, max_payload, options.lcore_bits, address, interface.index),
         interface: interface.clone(),
         max_payload,
         receive_buffer,

@@ -4,14 +4,16 @@
 //! the wildcard, and a second process is refused by [`BindError::InUse`]. The lcores of a process
 //! share it: [`bind()`] makes a wire for each, and the kernel chooses among them by bits of the
 //! destination queue pair number ([`LcoreBits`]). The choice is made once per datagram or merged
-//! buffer, so a wire may still receive frames for another lcore's queue pairs.
+//! buffer: a sender like ours merges by the same bits, but what a network card or another sender
+//! merges may still hold frames for another lcore's queue pairs.
 //!
 //! **Source port.** RoCEv2 senders vary the UDP source port per queue pair to spread over paths.
 //! A socket has one, so every frame leaves from port 4791 ([`Wire::source_port`]). That is legal,
 //! and the ICRC covers it.
 //!
 //! **Sending.** Frames of one flow and one size (the last may be shorter) leave as one GSO
-//! super-packet. With `IP_MTU_DISCOVER` = `IP_PMTUDISC_DO` on an unconnected socket, Linux sends
+//! super-packet, unless their destinations belong to different lcores of the peer, which the kernel
+//! there tells apart only once per super-packet. With `IP_MTU_DISCOVER` = `IP_PMTUDISC_DO` on an unconnected socket, Linux sends
 //! IPv4 identification 0, and the segments of a super-packet count 0, 1, 2 …; that is what
 //! [`Wire::send`] tells `fill`. A path that cannot do GSO is found at the first try; from then on
 //! frames leave one by one, each with identification 0 and its ICRC adjusted.
@@ -98,14 +100,14 @@ impl Wire for UdpWire {
         count
     }
 
-    fn send(&mut self, flow: &Flow, len: usize, fill: &mut TxFill<'_>) -> bool {
+    fn send(&mut self, flow: &Flow, to: u32, len: usize, fill: &mut TxFill<'_>) -> bool {
         assert!(len <= MAX_PAYLOAD, "a frame of {len} bytes is longer than any RoCEv2 frame");
         debug_assert_eq!(flow.src_port, ROCE_PORT, "ask source_port() before building frames");
         debug_assert_eq!(flow.src, self.main.address, "the socket has one source address");
-        if self.tx.is_full_for(flow, len) {
+        if self.tx.is_full_for(flow, to, len) {
             self.tx.transmit_all(self.main.socket.as_fd(), &mut self.counters);
         }
-        let Some((ip_id, frame)) = self.tx.append(flow, len) else {
+        let Some((ip_id, frame)) = self.tx.append(flow, to, len) else {
             self.counters.tx_full += 1;
             return false;
         };
@@ -184,7 +186,7 @@ mod tests {
         };
         // A frame whose ICRC counts as right for identification 0 when it is 0.
         let mut queue = |number: u8| {
-            assert!(from.send(&flow, 40, &mut |id, frame| {
+            assert!(from.send(&flow, 0x11, 40, &mut |id, frame| {
                 frame.fill(number);
                 frame[36..].fill(0);
                 restamp(frame, 0, id);
@@ -194,7 +196,7 @@ mod tests {
         from.flush(0);
         assert_eq!((from.segments_max(), from.pending()), (1, 0));
         let mut queue = |number: u8| {
-            assert!(from.send(&flow, 40, &mut |id, frame| {
+            assert!(from.send(&flow, 0x11, 40, &mut |id, frame| {
                 assert_eq!(id, 0);
                 frame.fill(number);
                 frame[36..].fill(0);

@@ -19,6 +19,13 @@ pub struct LcoreBits {
     pub width: u8,
 }
 
+impl LcoreBits {
+    /// The lcore of a queue pair number, as far as these bits tell.
+    pub(super) const fn of(self, qpn: u32) -> u32 {
+        qpn >> self.shift & ((1 << self.width) - 1)
+    }
+}
+
 /// The BTH word that holds the destination queue pair number in its low 24 bits.
 const DESTINATION_QPN: u32 = 4;
 const QPN_MASK: u32 = 0xff_ffff;

@@ -8,6 +8,7 @@ use libc::c_int;
 
 use super::mmsg::{BATCH, Messages, Name, Outgoing};
 use super::socket::{HOP_LIMIT, with_port};
+use super::steer::LcoreBits;
 use crate::icrc;
 use crate::limits::GSO_MAX_BYTES;
 use crate::wire::{Flow, ROCE_PORT, WireCounters};
@@ -20,6 +21,8 @@ struct Key {
     dst: IpAddr,
     traffic_class: u8,
     hop_limit: u8,
+    /// The peer's lcore, which its kernel chooses once per super-packet.
+    lcore: u32,
 }
 
 /// A super-packet under construction, or waiting.
@@ -48,6 +51,8 @@ pub(super) struct TxQueue {
     segments_max: usize,
     /// Largest frame that the interface takes.
     max_payload: usize,
+    /// Where a peer like us has the number of its lcore.
+    lcore_bits: LcoreBits,
     /// Interface index, for link-local destinations.
     scope: u32,
 }
@@ -56,10 +61,11 @@ impl TxQueue {
     pub(super) fn new(
         segments_max: usize,
         max_payload: usize,
+        lcore_bits: LcoreBits,
         address: IpAddr,
         scope: u32,
     ) -> Self {
-        let key = Key { dst: address, traffic_class: 0, hop_limit: 0 };
+        let key = Key { dst: address, traffic_class: 0, hop_limit: 0, lcore: 0 };
         let empty = Packet { key, segment: 0, len: 0, frames: 0, closed: true, sent: 0, name: 0 };
         Self {
             messages: Messages::new(),
@@ -68,6 +74,7 @@ impl TxQueue {
             used: 0,
             segments_max,
             max_payload,
+            lcore_bits,
             scope,
         }
     }
@@ -83,13 +90,13 @@ impl TxQueue {
     }
 
     /// Whether [`TxQueue::append`] would refuse.
-    pub(super) fn is_full_for(&self, flow: &Flow, len: usize) -> bool {
-        self.used == BATCH && self.open_for(&Key::of(flow), len).is_none()
+    pub(super) fn is_full_for(&self, flow: &Flow, to: u32, len: usize) -> bool {
+        self.used == BATCH && self.open_for(&self.key(flow, to), len).is_none()
     }
 
     /// Makes room for one frame; returns its place and the identification it will carry.
-    pub(super) fn append(&mut self, flow: &Flow, len: usize) -> Option<(u16, &mut [u8])> {
-        let key = Key::of(flow);
+    pub(super) fn append(&mut self, flow: &Flow, to: u32, len: usize) -> Option<(u16, &mut [u8])> {
+        let key = self.key(flow, to);
         let index = match self.open_for(&key, len) {
             Some(index) => index,
             None if self.used == BATCH => return None,
@@ -102,6 +109,13 @@ impl TxQueue {
         packet.closed = len < packet.segment;
         let ip_id = if key.dst.is_ipv4() { u16::try_from(frame).ok()? } else { 0 };
         Some((ip_id, &mut self.messages.data_mut(index)[at..at + len]))
+    }
+
+    fn key(&self, flow: &Flow, to: u32) -> Key {
+        // The kernel refuses a TTL of 0; as a sender's choice it can only mean the default.
+        let hop_limit = if flow.hop_limit == 0 { HOP_LIMIT } else { flow.hop_limit };
+        let lcore = self.lcore_bits.of(to);
+        Key { dst: flow.dst, traffic_class: flow.traffic_class, hop_limit, lcore }
     }
 
     /// The newest packet of this flow, if it still takes a frame of `len` bytes. An older one
@@ -306,14 +320,6 @@ impl TxQueue {
         {
             at as u8
         }
-    }
-}
-
-impl Key {
-    fn of(flow: &Flow) -> Self {
-        // The kernel refuses a TTL of 0; as a sender's choice it can only mean the default.
-        let hop_limit = if flow.hop_limit == 0 { HOP_LIMIT } else { flow.hop_limit };
-        Self { dst: flow.dst, traffic_class: flow.traffic_class, hop_limit }
     }
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn psn_of(frame: &[u8]) -> u32 {
 /// Queues a SEND ONLY with the wire's own source port.
 pub(crate) fn send(wire: &mut impl Wire, flow: &Flow, qpn: u32, psn: u32, len: usize) -> bool {
     let flow = Flow { src_port: wire.source_port(flow.src_port), ..*flow };
-    wire.send(&flow, len, &mut |id, frame| fill(&flow, id, SEND_ONLY, qpn, psn, frame))
+    wire.send(&flow, qpn, len, &mut |id, frame| fill(&flow, id, SEND_ONLY, qpn, psn, frame))
 }
 
 /// A frame as received.

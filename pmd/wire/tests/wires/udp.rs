@@ -119,7 +119,7 @@ fn ipv6_needs_no_identification() {
     let marked = Flow { traffic_class: 0xb8, hop_limit: 9, ..flow(ip("::1"), ip("::1")) };
     for psn in 0..5 {
         let len = if psn < 4 { 80 } else { 40 };
-        assert!(wire.send(&marked, len, &mut |id, frame| {
+        assert!(wire.send(&marked, 7, len, &mut |id, frame| {
             assert_eq!(id, 0);
             roce::fill(&marked, id, roce::SEND_ONLY, 7, psn, frame);
         }));
@@ -272,6 +272,26 @@ fn steers(address: u8, bits: LcoreBits, table: &[(u32, usize)]) {
             assert_eq!(got.pop().unwrap().payload, b"short");
         }
         assert_eq!(psns(&got), want, "lcore {n} by {bits:?}");
+    }
+}
+
+/// Frames that the peer's lcores share no datagram of, so that its kernel gives each its own.
+#[test]
+fn frames_for_several_lcores_travel_apart() {
+    let (a, b) = (local(42), local(43));
+    let lcore_bits = LcoreBits { shift: 14, width: 3 };
+    let options = UdpOptions { lcores: 2, lcore_bits, ..UdpOptions::default() };
+    let mut lcores = udp::bind(b, &options).unwrap();
+    let mut from = bind_with(a, &UdpOptions { lcore_bits, ..UdpOptions::default() });
+    for psn in 0..40 {
+        assert!(send(&mut from, &flow(a, b), (psn % 2) << 14 | 5, psn, 80));
+    }
+    from.flush(0);
+    assert_eq!((from.counters().tx_frames, from.counters().tx_datagrams), (40, 2));
+    for (wire, first) in lcores.iter_mut().zip(0..) {
+        let got = receive(wire, 20);
+        assert_eq!(psns(&got), (first..40).step_by(2).collect::<Vec<_>>());
+        assert!(got.iter().all(Got::is_intact));
     }
 }
 
