@@ -62,7 +62,7 @@ pub(crate) struct PerfArgs {
     /// Measure each size for so long, as 10s or in seconds
     #[arg(short = 'D', long, value_name = "T", value_parser = seconds, conflicts_with = "iters")]
     pub(super) duration: Option<Duration>,
-    /// Requests in flight per queue pair [default: 128, fewer from 65 queue pairs on]
+    /// Requests in flight per queue pair [default: 128, fewer where queue pairs are many or messages large]
     #[arg(short = 't', long, value_name = "N")]
     pub(super) tx_depth: Option<u32>,
     /// Receives posted per queue pair [default: twice the requests in flight]
@@ -107,6 +107,9 @@ pub(crate) struct PerfArgs {
     /// Both ends send
     #[arg(short = 'b', long)]
     pub(super) bidirectional: bool,
+    /// Every second SEND is a WRITE of the same size; both count
+    #[arg(long)]
+    pub(super) alternate_write: bool,
     /// Which atomic
     #[arg(
         short = 'A',
@@ -120,18 +123,18 @@ pub(crate) struct PerfArgs {
     /// Which buffers messages come from and go to
     #[arg(long, value_enum, default_value = "warm")]
     pub(super) buffers: Buffers,
-    /// Local ACK timeout: 4.096 us x 2^N; 0 waits for ever
-    #[arg(short = 'u', long = "qp-timeout", value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(0..=31))]
-    pub(super) timeout: u8,
-    /// Retries without an answer
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u8).range(0..=7))]
-    pub(super) retry_cnt: u8,
-    /// Retries after "receiver not ready"; 7 is without end
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u8).range(0..=7))]
-    pub(super) rnr_retry: u8,
-    /// Code of the pause that a side without receives asks for
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u8).range(0..=31))]
-    pub(super) min_rnr_timer: u8,
+    /// Local ACK timeout: 4.096 us x 2^N; 0 waits for ever [default: $SPINWIRE_QP_TIMEOUT, else 14]
+    #[arg(short = 'u', long = "qp-timeout", value_name = "N",  value_parser = clap::value_parser!(u8).range(0..=31))]
+    pub(super) timeout: Option<u8>,
+    /// Retries without an answer [default: $SPINWIRE_QP_RETRY_CNT, else 7]
+    #[arg(long, value_name = "N",  value_parser = clap::value_parser!(u8).range(0..=7))]
+    pub(super) retry_cnt: Option<u8>,
+    /// Retries after "receiver not ready"; 7 is without end [default: $SPINWIRE_QP_RNR_RETRY, else 7]
+    #[arg(long, value_name = "N",  value_parser = clap::value_parser!(u8).range(0..=7))]
+    pub(super) rnr_retry: Option<u8>,
+    /// Code of the pause that a side without receives asks for [default: $SPINWIRE_QP_MIN_RNR_TIMER, else 12]
+    #[arg(long, value_name = "N",  value_parser = clap::value_parser!(u8).range(0..=31))]
+    pub(super) min_rnr_timer: Option<u8>,
     /// How the ends find each other
     #[arg(long, value_enum, default_value = "oob")]
     pub(super) connect: Connect,

@@ -79,6 +79,8 @@ struct Requests<'a, T> {
     wrs: Vec<WorkRequest<'a, T>>,
     per_lane: usize,
     slots: u64,
+    /// Requests after which they repeat.
+    period: u64,
     /// Lists are copied before they are posted: something differs from message to message.
     copies: bool,
 }
@@ -91,17 +93,23 @@ impl<'a, T: Flavour> Requests<'a, T> {
     ) -> Result<Self, Failure> {
         let params = desk.params;
         let slots = params.slots();
-        // A list may begin at any slot, and is a part of the whole wherever it begins.
-        let per_lane = slots + params.post_list - 1;
+        // Where every second one is a WRITE, one slot has two requests.
+        let period = if params.alternates { slots.max(2) } else { slots };
+        // A list may begin at any of them, and is a part of the whole wherever it begins.
+        let per_lane = period + params.post_list - 1;
         let mut wrs = Vec::with_capacity((count(desk) * per_lane) as usize);
         for qp in 0..count(desk) {
-            for slot in (0..per_lane).map(|at| at % slots) {
-                wrs.push(request(desk, elements.data(pieces, qp, slot), qp, slot, None)?);
+            for at in 0..per_lane {
+                let slot = at % slots;
+                let writes = params.alternates && at % 2 == 1;
+                let op = if writes { Op::Write } else { params.test.op() };
+                wrs.push(request(desk, op, elements.data(pieces, qp, slot), qp, slot, None)?);
             }
         }
         let copies =
             params.cq_mod > 1 || params.buffers == Buffers::App || !params.transport.is_reliable();
-        Ok(Self { elements, pieces, wrs, per_lane: per_lane as usize, slots: slots.into(), copies })
+        let (per_lane, slots, period) = (per_lane as usize, slots.into(), period.into());
+        Ok(Self { elements, pieces, wrs, per_lane, slots, period, copies })
     }
 }
 
@@ -218,7 +226,7 @@ impl<T: Flavour> Run<'_, '_, T> {
                 if silences == LOST_IN_A_ROW {
                     return Err(Failure::NothingArrives { sent: self.completed });
                 }
-            } else if self.window.unheard.is_none() && still > desk.patience() {
+            } else if self.window.unheard.is_none() && desk.is_stalled(still) {
                 return Err(Failure::Stalled { seconds: still.as_secs() });
             }
             desk.rest(&mut rest)?;
@@ -314,7 +322,7 @@ impl<T: Flavour> Run<'_, '_, T> {
                 self.ready.push_back(at);
             }
             #[expect(clippy::cast_possible_truncation, reason = "less than the requests of a lane")]
-            let first = at * self.requests.per_lane + (posted % self.requests.slots) as usize;
+            let first = at * self.requests.per_lane + (posted % self.requests.period) as usize;
             #[expect(clippy::cast_possible_truncation, reason = "at most a post list")]
             let list = &self.requests.wrs[first..first + count as usize];
             if self.requests.copies {
@@ -349,7 +357,8 @@ impl<T: Flavour> Run<'_, '_, T> {
             // The last one carries its number: the peer tells when it has arrived.
             let (qp, slot) = (index(at), slot_of(number, self.requests.slots));
             let data = self.requests.elements.data(self.requests.pieces, qp, slot);
-            let numbered = request(desk, data, qp, slot, Some(numbered(number)))?;
+            let numbered =
+                request(desk, desk.params.test.op(), data, qp, slot, Some(numbered(number)))?;
             *last = if cq_mod > 1 && signals(number) { numbered.signaled() } else { numbered };
         }
         desk.ends.qps[at].post_send_list(&copy)?;

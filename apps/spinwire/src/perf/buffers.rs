@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pmd_mem::{Hugepages, Numa, Region, RegionError, RegionSpec, Seal};
+use pmd_observe::report::Bytes;
 use pmd_verbs::roce::limits::GRH_BYTES;
 use pmd_verbs::{Access, Mr, Pd, RegisterError, RemoteAddr, Sge};
 
@@ -88,7 +89,7 @@ pub(super) struct Memory {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MemoryError {
     /// The machine has too little.
-    #[error("{error}; ask for less: {}", fix(*.qps))]
+    #[error("{}: {}", lack(error), fix(*.qps))]
     Region {
         /// Why.
         error: RegionError,
@@ -100,11 +101,22 @@ pub(super) enum MemoryError {
     Register(#[from] RegisterError),
 }
 
+fn lack(error: &RegionError) -> String {
+    match error {
+        RegionError::Memory { len, available } => format!(
+            "the buffers of one end take {} and {} are free",
+            Bytes(*len),
+            Bytes(*available)
+        ),
+        error => error.to_string(),
+    }
+}
+
 fn fix(qps: u32) -> &'static str {
     if qps > 1 {
-        "fewer queue pairs (-q), smaller messages (-s) or --buffers warm"
+        "use fewer queue pairs (-q), smaller messages (-s) or --buffers warm"
     } else {
-        "smaller messages (-s), or --buffers warm"
+        "use smaller messages (-s), or --buffers warm"
     }
 }
 
@@ -161,6 +173,9 @@ fn shapes(params: &Params, server: bool) -> (Option<Shape>, Option<Shape>) {
     let spare = if params.buffers == Buffers::App && op == Op::Send { 2 } else { 1 };
     let sink = Shape { slots: slots * spare, size, grh, rights: local };
     let sink = match op {
+        Op::Send if params.alternates => {
+            serves.then_some(Shape { rights: local | Access::REMOTE_WRITE, ..sink })
+        }
         Op::Send => serves.then_some(sink),
         Op::Write => serves.then_some(Shape { rights: local | Access::REMOTE_WRITE, ..sink }),
         Op::Read | Op::Atomic => acts.then_some(sink),

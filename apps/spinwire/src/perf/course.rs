@@ -5,12 +5,14 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use pmd_graph::app::{Exit, print, say, signals};
+use pmd_graph::config::retry::milliseconds;
 use pmd_lcore::{Clock, Topology};
 use pmd_observe::Verdict;
 use pmd_verbs::connect::channel_pair;
 use pmd_verbs::{Device, DeviceConfig, Disturb, OpenError, WireChoice};
 
 use super::args::{PerfArgs, Wire};
+use super::bar::Bar;
 use super::crew::Seats;
 use super::dialogue::{Dialogue, Place, VERSION, Welcome, Word};
 use super::faults::Faults;
@@ -38,7 +40,7 @@ pub(crate) fn run(args: &PerfArgs) -> Exit {
     let (params, outcome) = match started(args) {
         Ok(ended) => ended,
         Err(refusal) => {
-            let params = Params::of(args, Vec::new()).ok();
+            let params = Params::of(args, Vec::new(), &|_| None).ok();
             return tell(args, params.as_ref(), &refusal);
         }
     };
@@ -55,6 +57,8 @@ pub(crate) fn run(args: &PerfArgs) -> Exit {
 /// A run without a result.
 fn tell(args: &PerfArgs, params: Option<&Params>, refusal: &Refusal) -> Exit {
     match refusal.exit {
+        // The first process has heard of it, and says it.
+        _ if args.part.is_some() => {}
         Exit::Failed => say(&refusal.verdict),
         _ => say(format_args!("error: {}", refusal.verdict.summary)),
     }
@@ -80,7 +84,18 @@ fn started(args: &PerfArgs) -> Result<(Option<Params>, Outcome), Refusal> {
         return Ok((None, outcome));
     }
     let faults = Faults::of(&args.faults).map_err(Refusal::usage)?;
-    let params = Params::of(args, faults.flips.clone()).map_err(Refusal::usage)?;
+    let environment = |name: &str| std::env::var(name).ok();
+    let params = Params::of(args, faults.flips.clone(), &environment).map_err(Refusal::usage)?;
+    if args.listen.is_none() && params.transport.is_reliable() {
+        tracing::info!(
+            "timeout {}, retry_cnt {}, rnr_retry {}, min_rnr_timer {}; retry budget {}",
+            params.timeout,
+            params.retry_cnt,
+            params.rnr_retry,
+            params.min_rnr_timer,
+            params.budget().map_or_else(|| "no limit".to_owned(), milliseconds)
+        );
+    }
     let topology = Topology::detect().map_err(|error| Refusal::local(error.to_string()))?;
     let both_here = args.listen.is_none() && args.peer.is_none();
     let cpus = place(args, &topology, both_here)?;
@@ -144,7 +159,7 @@ impl Lead<'_> {
             self.params.lcores,
             self.faults.at(false, false),
         )?;
-        self.params.settle(device.mtu()).map_err(Refusal::usage)?;
+        self.settle(&device)?;
         let place = processes.map(|_| Place {
             cpus: self.cpus.theirs.clone(),
             shared: self.cpus.shared,
@@ -177,7 +192,7 @@ impl Lead<'_> {
         let lcores = 2 * self.params.lcores;
         let device =
             open(&self.args.device, self.args.wire.into(), lcores, self.faults.at(false, true))?;
-        self.params.settle(device.mtu()).map_err(Refusal::usage)?;
+        self.settle(&device)?;
         let (ours, theirs) = channel_pair("client", "server");
         let seats = self.seats(device.clone(), 0);
         let server = Seats {
@@ -201,6 +216,21 @@ impl Lead<'_> {
         // What broke there was told here.
         drop(other.join());
         outcome
+    }
+
+    /// What depends on the path MTU.
+    fn settle(&mut self, device: &Device) -> Result<(), Refusal> {
+        self.params.settle(device.mtu()).map_err(Refusal::usage)?;
+        let held = u64::from(self.params.qps_of(0))
+            * u64::from(self.params.slots())
+            * u64::from(self.params.largest());
+        match self.params.flips.iter().find(|flip| flip.offset >= held) {
+            None => Ok(()),
+            Some(flip) => Err(Refusal::usage(format!(
+                "--fault flip: the buffers of the first lcore hold {held} bytes, and byte {} is none of them",
+                flip.offset
+            ))),
+        }
     }
 
     fn seats(&self, device: Device, first: u32) -> Seats {
@@ -238,6 +268,7 @@ impl Lead<'_> {
             cpus,
             probe: [before, None],
             clock: seats.clock.source(),
+            interrupted: false,
         };
         let mut rows = Vec::new();
         let json = self.args.json;
@@ -246,7 +277,10 @@ impl Lead<'_> {
             |error: std::io::Error| Refusal::local(format!("cannot write the result: {error}"));
         write(&report::heading(&self.params, &setting)).map_err(unwritten)?;
         for size in self.params.sizes() {
-            match session.measure(*size, self.params.length, &mut |_| {}) {
+            let mut bar = Bar::new(&self.params);
+            let measured = session.measure(*size, self.params.length, &mut |done| bar.show(done));
+            bar.clear();
+            match measured {
                 Ok(sample) => {
                     let row = Row::of(&sample, &self.params);
                     write(&report::line(&self.params, &row)).map_err(unwritten)?;
@@ -265,6 +299,7 @@ impl Lead<'_> {
                 }
             }
             if session.is_interrupted() {
+                setting.interrupted = true;
                 break;
             }
         }
@@ -421,20 +456,16 @@ fn follow(
         cpus: [seats.cpus.clone(), Vec::new()],
         probe: [None, None],
         clock: seats.clock.source(),
+        interrupted: false,
     };
     match session.follow() {
         Ok(()) => {
-            let verified: u64 = session.served.iter().map(|(_, tally, _)| tally.verified).sum();
+            let rows = Row::served(&session.served);
+            let verified: u64 = rows.iter().map(|row| row.verified).sum();
             let counters = session.counters.clone();
             session.leave();
             let verdict = Verdict::ok(format!("{verified} bytes verified here"));
-            Ok(Outcome {
-                rows: Vec::new(),
-                setting: Some(setting),
-                counters,
-                verdict,
-                exit: Exit::Done,
-            })
+            Ok(Outcome { rows, setting: Some(setting), counters, verdict, exit: Exit::Done })
         }
         Err(refusal) => {
             let counters = session.abandon();

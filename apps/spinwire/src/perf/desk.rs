@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use pmd_lcore::Clock;
@@ -15,6 +16,9 @@ use super::inbox::NEWS_ID;
 use super::limits::{EVENT_SLEEP, POLL_BATCH, STALL};
 use super::params::Params;
 use super::service::Flavour;
+
+/// `rnr_retry` that waits without end.
+const RNR_RETRY_FOREVER: u8 = 7;
 
 /// What the control thread wants, in the order in which it wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,8 +45,14 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// Wants this, or what it wanted already where that comes later; [`Signal::Wait`] begins anew.
     pub(super) fn set(&self, signal: Signal) {
-        self.signal.store(signal as u32, Ordering::Release);
+        match signal {
+            Signal::Wait => self.signal.store(signal as u32, Ordering::Release),
+            later => {
+                self.signal.fetch_max(later as u32, Ordering::AcqRel);
+            }
+        }
     }
 
     /// Whether it has come so far.
@@ -123,10 +133,16 @@ impl<T: Flavour> Desk<'_, T> {
         }
     }
 
-    /// How long nothing may move on a reliable connection.
-    pub(super) fn patience(&self) -> std::time::Duration {
+    /// Whether a reliable connection on which nothing has moved for `still` never will again.
+    pub(super) fn is_stalled(&self, still: Duration) -> bool {
+        if still <= STALL {
+            return false;
+        }
+        // A peer that says "not ready" is alive: what runs out is no timer.
+        let waits = self.params.rnr_retry == RNR_RETRY_FOREVER
+            && self.ends.counters().get("rnr_nak_retry_err").is_some_and(|count| count > 0);
         let own = self.params.budget().unwrap_or_default() + self.params.pause.unwrap_or_default();
-        STALL + own
+        waits || still > STALL + own
     }
 
     pub(super) fn is(&self, signal: Signal) -> bool {
@@ -154,5 +170,20 @@ impl<T: Flavour> Desk<'_, T> {
             std::hint::spin_loop();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_never_taken_back() {
+        let shared = Shared::default();
+        shared.set(Signal::Stop);
+        shared.set(Signal::Cut);
+        assert!(shared.is(Signal::Stop) && !shared.is(Signal::Abort));
+        shared.set(Signal::Wait);
+        assert!(!shared.is(Signal::Go));
     }
 }

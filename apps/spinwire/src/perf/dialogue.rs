@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use pmd_graph::app::Exit;
 use pmd_observe::{Code, Owner, Snapshot, Verdict};
 use pmd_verbs::connect::{Channel, Hello, Message};
 use serde::{Deserialize, Serialize};
@@ -48,8 +49,8 @@ pub(super) enum Word {
     Over(Box<Tally>),
     /// Counters, please.
     Report,
-    /// It broke.
-    Failed(Verdict),
+    /// It broke, and the command ends with this code.
+    Failed { exit: u8, verdict: Verdict },
     /// Nothing new.
     Alive,
     /// Connection data of some queue pairs.
@@ -94,6 +95,12 @@ impl Dialogue {
         let now = Instant::now();
         let peer = format!("the peer at {}", channel.peer());
         Self { channel, peer, heard: now, said: now, kept: VecDeque::new() }
+    }
+
+    /// Says that it broke.
+    pub(super) fn broke(&mut self, refusal: &Refusal) {
+        let (exit, verdict) = (refusal.exit as u8, refusal.verdict.clone());
+        self.say(&Word::Failed { exit, verdict });
     }
 
     /// Says something. A peer that is gone is noticed by listening.
@@ -154,7 +161,7 @@ impl Dialogue {
         self.heard = Instant::now();
         match message {
             Message::Hello(bytes) => match self.read(&bytes)? {
-                Word::Failed(verdict) => Err(Refusal::failed(told(verdict))),
+                Word::Failed { exit, verdict } => Err(told(exit, verdict)),
                 Word::Alive => Ok(None),
                 word => Ok(Some(word)),
             },
@@ -214,14 +221,16 @@ impl Dialogue {
     }
 }
 
-/// What is local there is remote here.
-fn told(verdict: Verdict) -> Verdict {
+/// What broke at the other end. What is local there is remote here.
+fn told(exit: u8, verdict: Verdict) -> Refusal {
     let owner = match verdict.owner {
         Owner::Local => Owner::Remote,
         Owner::Remote => Owner::Local,
         owner => owner,
     };
-    Verdict { owner, ..verdict }
+    let exits = [Exit::Usage, Exit::Unfit].into_iter();
+    let exit = exits.into_iter().find(|known| *known as u8 == exit).unwrap_or(Exit::Failed);
+    Refusal { exit, verdict: Verdict { owner, ..verdict } }
 }
 
 fn hellos(mut bytes: &[u8]) -> Option<Vec<Hello>> {

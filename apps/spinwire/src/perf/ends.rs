@@ -224,6 +224,7 @@ impl<T: Flavour> Ends<T> {
 
     fn initialise(&self, params: &Params) -> Result<(), Failure> {
         let access = match params.test.op() {
+            Op::Send if params.alternates => Access::REMOTE_WRITE,
             Op::Send => Access::empty(),
             Op::Write => Access::REMOTE_WRITE,
             Op::Read => Access::REMOTE_READ,
@@ -236,8 +237,8 @@ impl<T: Flavour> Ends<T> {
 
     fn say_hello(&mut self, params: &Params) {
         let exported = match params.test.op() {
-            Op::Send => None,
-            Op::Write => self.memory.sink.as_ref(),
+            Op::Send if !params.alternates => None,
+            Op::Send | Op::Write => self.memory.sink.as_ref(),
             Op::Read | Op::Atomic => self.memory.source.as_ref(),
         };
         let asked = params.mtu.and_then(|mtu| PathMtu::from_bytes(mtu as usize));

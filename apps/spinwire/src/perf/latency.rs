@@ -148,7 +148,7 @@ impl<'b, 'a, T: Flavour> Watch<'b, 'a, T> {
         if !desk.params.transport.is_reliable() && still > LOST_AFTER {
             return Ok(Some(Round::Lost));
         }
-        if still > desk.patience() {
+        if desk.is_stalled(still) {
             return Err(Failure::Stalled { seconds: still.as_secs() });
         }
         desk.rest(&mut self.rest)?;
@@ -173,7 +173,8 @@ pub(super) fn send_client<T: Flavour>(
     time(desk, length, 2, |number, now| {
         let slot = slot_of(number, slots);
         let imm = numbers.then(|| numbered(number));
-        let wr = request(desk, elements.data(&pieces, 0, slot), 0, slot, imm)?;
+        let wr =
+            request(desk, desk.params.test.op(), elements.data(&pieces, 0, slot), 0, slot, imm)?;
         if number.is_multiple_of(DRAIN) {
             desk.completions()?;
         }
@@ -230,7 +231,14 @@ pub(super) fn send_server<T: Flavour>(
         for _ in 0..due {
             pause.take();
             let slot = slot_of(answers, slots);
-            let wr = request(desk, elements.data(&pieces, 0, slot), 0, slot, imm)?;
+            let wr = request(
+                desk,
+                desk.params.test.op(),
+                elements.data(&pieces, 0, slot),
+                0,
+                slot,
+                imm,
+            )?;
             answers += 1;
             if answers.is_multiple_of(DRAIN) {
                 desk.completions()?;
@@ -306,11 +314,17 @@ impl<'b, 'a, T: Flavour> Mirror<'b, 'a, T> {
                 *last = value;
             }
             let piece = [bytes.as_slice()];
-            qp.post_send(&request(desk, pmd_verbs::Data::Inline(&piece), 0, 0, None)?.signaled())?;
+            qp.post_send(
+                &request(desk, desk.params.test.op(), pmd_verbs::Data::Inline(&piece), 0, 0, None)?
+                    .signaled(),
+            )?;
         } else if let Some(source) = &desk.ends.memory.source {
             desk.ends.memory.region.write_at(self.last, &[value])?;
             let sge = [source.sge(0, 0, self.size)];
-            qp.post_send(&request(desk, pmd_verbs::Data::Sges(&sge), 0, 0, None)?.signaled())?;
+            qp.post_send(
+                &request(desk, desk.params.test.op(), pmd_verbs::Data::Sges(&sge), 0, 0, None)?
+                    .signaled(),
+            )?;
         }
         desk.ends.cx.transmit(now);
         Ok(())
@@ -423,7 +437,7 @@ pub(super) fn fetch<T: Flavour>(
     let slots = u64::from(desk.params.slots());
     time(desk, length, 1, |number, now| {
         let slot = slot_of(number, slots);
-        let wr = request(desk, elements.data(&[], 0, slot), 0, slot, None)?;
+        let wr = request(desk, desk.params.test.op(), elements.data(&[], 0, slot), 0, slot, None)?;
         desk.ends.qps[0].post_send(&wr.signaled())?;
         desk.ends.cx.transmit(now);
         let mut watch = Watch::new(desk, now, Signal::Cut);

@@ -20,7 +20,7 @@ use super::limits::{NAP, QUIET, WARM_UP, WARM_UP_MESSAGES};
 use super::params::{Length, Params};
 use super::service::Flavour;
 use super::tally::Tally;
-use super::test::{Buffers, Test, Transport};
+use super::test::{Buffers, Op, Test, Transport};
 use super::verify::{self, Pass};
 
 /// What both ends do together.
@@ -28,6 +28,8 @@ use super::verify::{self, Pass};
 pub(super) enum Step {
     /// The untimed pass.
     Verify {
+        /// How the bytes move.
+        op: Op,
         /// Bytes per message.
         size: u32,
     },
@@ -175,7 +177,10 @@ fn live<T: Flavour>(seat: Seat, params: &Params, line: &Line) -> Result<(), Fail
     loop {
         match line.commands.recv_timeout(NAP) {
             Ok(Command::Step(step)) => match run(&desk, &mut inbox, step, line) {
-                Ok(tally) => line.say(Reply::Over(Box::new(tally))),
+                Ok(mut tally) => {
+                    tally.each = vec![(seat.lcore, tally.sent + tally.received)];
+                    line.say(Reply::Over(Box::new(tally)));
+                }
                 // The counters may still be asked for.
                 Err(failure) => line.say(Reply::Failed(failure)),
             },
@@ -199,7 +204,7 @@ fn run<T: Flavour>(
     inbox.forget();
     inbox.received = 0;
     match step {
-        Step::Verify { size } => untimed(desk, inbox, size, line),
+        Step::Verify { op, size } => untimed(desk, inbox, op, size, line),
         Step::Measure { size, length } if desk.params.test.is_latency() => {
             one_by_one(desk, inbox, size, length, line)
         }
@@ -215,11 +220,12 @@ fn acts<T: Flavour>(desk: &Desk<'_, T>) -> bool {
 fn untimed<T: Flavour>(
     desk: &Desk<'_, T>,
     inbox: &mut Inbox<'_>,
+    op: Op,
     size: u32,
     line: &Line,
 ) -> Result<Tally, Failure> {
-    verify::prepare(desk, size)?;
-    let mut pass = Pass::new(desk, size);
+    verify::prepare(desk, op, size)?;
+    let mut pass = Pass::new(desk, op, size);
     line.say(Reply::Ready);
     until(desk, Signal::Go, |_| pass.receive(desk, inbox))?;
     if acts(desk) {

@@ -15,6 +15,8 @@ pub(super) const SIZE_MAX: u32 = 1 << 30;
 pub(super) const TX_DEPTH: u32 = 128;
 /// And of all queue pairs of an lcore together: many deep queues would only wait in each other's cache.
 pub(super) const TX_DEPTH_TOTAL: u32 = 8192;
+/// Nor do they hold more bytes than that together, as long as each has a few requests.
+pub(super) const TX_BYTES_TOTAL: u64 = 256 << 20;
 /// Requests in one post list.
 pub(super) const POST_LIST: u32 = 32;
 /// Longest post list.

@@ -6,6 +6,7 @@
 
 mod args;
 mod bandwidth;
+mod bar;
 mod buffers;
 mod course;
 mod crew;

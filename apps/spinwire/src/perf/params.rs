@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::args::{Connect, PerfArgs, Wire};
 use super::limits::{
     ALL_SIZES_MAX, ATOMIC_SIZE, BANDWIDTH_SIZE, DURATION, DURATION_EACH, LATENCY_SIZE, OUTSTANDING,
-    POST_LIST, POST_LIST_MAX, REPOST, ROTATING, SIZE_MAX, TX_DEPTH, TX_DEPTH_TOTAL,
+    POST_LIST, POST_LIST_MAX, REPOST, ROTATING, SIZE_MAX, TX_BYTES_TOTAL, TX_DEPTH, TX_DEPTH_TOTAL,
 };
 use super::test::{AtomicKind, Buffers, Op, Test, Transport};
 
@@ -33,6 +33,8 @@ pub(super) struct Params {
     pub(super) outs: u8,
     pub(super) events: bool,
     pub(super) bidirectional: bool,
+    /// Every second SEND is a WRITE.
+    pub(super) alternates: bool,
     pub(super) atomic: AtomicKind,
     pub(super) buffers: Buffers,
     pub(super) timeout: u8,
@@ -67,7 +69,11 @@ impl Params {
     ///
     /// # Errors
     /// What cannot be, and what would do instead.
-    pub(super) fn of(args: &PerfArgs, flips: Vec<Flip>) -> Result<Self, String> {
+    pub(super) fn of(
+        args: &PerfArgs,
+        flips: Vec<Flip>,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, String> {
         refuse_absent(args)?;
         operation(args)?;
         let sizes = sizes(args)?;
@@ -87,7 +93,10 @@ impl Params {
                 args.lcores, args.lcores
             ));
         }
-        let share = (TX_DEPTH_TOTAL / qps.div_ceil(args.lcores)).max(4);
+        let largest = sizes.iter().flatten().max().copied().unwrap_or(0);
+        let here = qps.div_ceil(args.lcores);
+        let bytes = TX_BYTES_TOTAL / u64::from(here) / u64::from(largest.max(1));
+        let share = (TX_DEPTH_TOTAL / here).min(u32::try_from(bytes).unwrap_or(u32::MAX)).max(4);
         let tx_depth =
             args.tx_depth.unwrap_or_else(|| if latency { 1 } else { TX_DEPTH.min(share) });
         count("-t", tx_depth, 1, MAX_QP_WR)?;
@@ -126,6 +135,9 @@ impl Params {
             (None, Some(duration)) => Length::Time(duration),
             (None, None) => Length::Time(if args.all { DURATION_EACH } else { DURATION }),
         };
+        let retry = |flag: Option<u8>, name: &str, max, default| {
+            flag.unwrap_or_else(|| from_environment(environment, name, max).unwrap_or(default))
+        };
         let params = Self {
             test: args.test,
             transport: args.transport,
@@ -143,12 +155,13 @@ impl Params {
             outs,
             events: args.events,
             bidirectional: args.bidirectional,
+            alternates: args.alternate_write,
             atomic: args.atomic,
             buffers: args.buffers,
-            timeout: args.timeout,
-            retry_cnt: args.retry_cnt,
-            rnr_retry: args.rnr_retry,
-            min_rnr_timer: args.min_rnr_timer,
+            timeout: retry(args.timeout, "SPINWIRE_QP_TIMEOUT", 31, 14),
+            retry_cnt: retry(args.retry_cnt, "SPINWIRE_QP_RETRY_CNT", 7, 7),
+            rnr_retry: retry(args.rnr_retry, "SPINWIRE_QP_RNR_RETRY", 7, 7),
+            min_rnr_timer: retry(args.min_rnr_timer, "SPINWIRE_QP_MIN_RNR_TIMER", 31, 12),
             pause: args.pause_responder,
             no_post_recv: args.no_post_recv,
             flips,
@@ -230,6 +243,20 @@ impl Params {
         (self.timeout != 0)
             .then(|| Duration::from_nanos(4096 << self.timeout) * (u32::from(self.retry_cnt) + 1))
     }
+}
+
+/// A retry field from a variable, which may have been set for something else: a bad one is ignored.
+fn from_environment(
+    environment: &dyn Fn(&str) -> Option<String>,
+    name: &str,
+    max: u8,
+) -> Option<u8> {
+    let text = environment(name)?;
+    let value = text.trim().parse().ok().filter(|value| *value <= max);
+    if value.is_none() {
+        tracing::warn!("{name}={text} is ignored: it is not 0 to {max}");
+    }
+    value
 }
 
 const fn queue_pairs_max(transport: Transport) -> u32 {
@@ -320,6 +347,12 @@ fn operation(args: &PerfArgs) -> Result<(), String> {
     if args.inline > 0 && args.buffers == Buffers::App {
         return Err("inline data leaves its buffer when it is posted: -I and --buffers app exclude each other".into());
     }
+    if args.alternate_write && (test != Test::SendBw || !transport.is_reliable()) {
+        return Err("--alternate-write is for send-bw with -c rc or -c xrc".into());
+    }
+    if args.alternate_write && args.buffers == Buffers::App {
+        return Err("--alternate-write and --buffers app exclude each other: use rotating".into());
+    }
     if args.events && test == Test::WriteLat {
         return Err(
             "write-lat watches memory, which has no events: leave out -e, or use send-lat".into()
@@ -369,7 +402,12 @@ pub(super) mod tests {
 
     pub(in crate::perf) fn params(line: &str) -> Result<Params, String> {
         let cli = Cli::try_parse_from(std::iter::once("perf").chain(line.split_whitespace()));
-        Params::of(&cli.unwrap_or_else(|error| panic!("{line}: {error}")).perf, Vec::new())
+        let cli = cli.unwrap_or_else(|error| panic!("{line}: {error}"));
+        Params::of(&cli.perf, Vec::new(), &|name| match name {
+            "SPINWIRE_QP_RETRY_CNT" => Some("5".to_owned()),
+            "SPINWIRE_QP_RNR_RETRY" => Some("9".to_owned()),
+            _ => None,
+        })
     }
 
     #[test]
@@ -381,16 +419,22 @@ pub(super) mod tests {
         );
         assert_eq!(
             (send.timeout, send.retry_cnt, send.rnr_retry, send.min_rnr_timer),
-            (14, 7, 7, 12)
+            (14, 5, 7, 12),
+            "a variable counts, a bad one does not"
         );
-        assert_eq!(send.budget(), Some(Duration::from_nanos(4096 << 14) * 8));
+        assert_eq!(send.budget(), Some(Duration::from_nanos(4096 << 14) * 6));
+        let flags = params("send-bw -u 9 --retry-cnt 1 --rnr-retry 2 --min-rnr-timer 3").unwrap();
+        assert_eq!(
+            (flags.timeout, flags.retry_cnt, flags.rnr_retry, flags.min_rnr_timer),
+            (9, 1, 2, 3)
+        );
         let latency = params("write-lat").unwrap();
         assert_eq!((latency.sizes(), latency.tx_depth, latency.both_send()), (&[2][..], 1, true));
         assert_eq!(params("atomic-bw -c XRC").unwrap().sizes(), [8]);
         let all = params("read-bw -a").unwrap();
         assert_eq!((all.sizes()[0], all.largest(), all.sizes().len()), (2, 8 << 20, 23));
         let many = params("send-bw -q 1024").unwrap();
-        assert_eq!((many.tx_depth, many.rx_depth, many.post_list), (8, 16, 8));
+        assert_eq!((many.tx_depth, many.rx_depth, many.post_list), (4, 16, 4));
         assert_eq!(params("send-bw -n 7").unwrap().length, Length::Messages(7));
         assert_eq!(params("send-bw -D 7").unwrap().length, Length::Time(Duration::from_secs(7)));
     }
@@ -434,6 +478,8 @@ pub(super) mod tests {
             ("send-bw -p 9", "--listen"),
             ("write-bw --no-post-recv", "send-bw"),
             ("send-bw -I 8 --buffers app", "exclude"),
+            ("send-bw -c uc --alternate-write", "-c rc"),
+            ("write-lat -e", "send-lat"),
         ] {
             let error = params(line).unwrap_err();
             assert!(error.contains(fix), "{line}: {error}");

@@ -4,8 +4,10 @@ use pmd_observe::report::{BytesPerSecond, Nanos};
 use pmd_observe::{Latency, Snapshot, Verdict};
 use serde_json::{Map, Value, json};
 
+use super::lcore::Step;
 use super::params::Params;
 use super::session::{Counters, Sample};
+use super::tally::Tally;
 
 /// What is known of the run beside its figures.
 #[derive(Clone, Debug)]
@@ -19,6 +21,8 @@ pub(super) struct Setting {
     /// Nanoseconds from one CPU to the other, before and after.
     pub(super) probe: [Option<u64>; 2],
     pub(super) clock: &'static str,
+    /// Whether somebody wanted an end before it was reached.
+    pub(super) interrupted: bool,
 }
 
 /// The figures of one size.
@@ -31,6 +35,10 @@ pub(super) struct Row {
     pub(super) latency: Latency,
     pub(super) verified: u64,
     pub(super) gap: u64,
+    /// Messages of each lcore of client and server.
+    pub(super) lcores: [Vec<u64>; 2],
+    /// Whether this end has timed it: the client has.
+    pub(super) timed: bool,
 }
 
 impl Row {
@@ -53,7 +61,33 @@ impl Row {
                 .unwrap_or_default(),
             verified: sample.verified,
             gap: remote.gap,
+            timed: true,
+            lcores: [local, remote]
+                .map(|tally| tally.each.iter().map(|(_, count)| *count).collect()),
         }
+    }
+
+    /// What a server saw of it, in the order in which it was served.
+    pub(super) fn served(steps: &[(Step, Tally)]) -> Vec<Self> {
+        let mut rows = Vec::new();
+        let mut verified = 0;
+        for (step, tally) in steps {
+            match *step {
+                Step::Verify { .. } => verified += tally.verified,
+                Step::Measure { size, .. } => rows.push(Self {
+                    size,
+                    messages: tally.received.max(tally.sent),
+                    lost: 0,
+                    elapsed: 0,
+                    latency: Latency::default(),
+                    verified: std::mem::take(&mut verified),
+                    gap: tally.gap,
+                    lcores: [tally.each.iter().map(|(_, count)| *count).collect(), Vec::new()],
+                    timed: false,
+                }),
+            }
+        }
+        rows
     }
 
     fn per_second(&self, amount: f64) -> f64 {
@@ -74,7 +108,7 @@ fn lost(sample: &Sample, params: &Params) -> u64 {
     if params.transport.is_reliable() || params.test.op() != super::test::Op::Send {
         return 0;
     }
-    let sent = |tally: &super::tally::Tally| tally.sent + tally.warmed;
+    let sent = |tally: &Tally| tally.sent + tally.warmed;
     let one_way = sent(&sample.local).saturating_sub(sample.remote.received);
     let other_way = sent(&sample.remote).saturating_sub(sample.local.received);
     one_way + if params.bidirectional { other_way } else { 0 }
@@ -174,8 +208,17 @@ pub(super) fn line(params: &Params, row: &Row) -> String {
 /// What follows the table.
 pub(super) fn ending(rows: &[Row], setting: &Setting, verdict: &Verdict) -> String {
     let verified: u64 = rows.iter().map(|row| row.verified).sum();
-    let mut text = format!("verified {verified} bytes");
-    if let [row] = rows {
+    let mut text = String::new();
+    for row in rows.iter().filter(|row| !row.timed) {
+        text.push_str(&format!("served messages of {} bytes: {}\n", row.size, row.messages));
+    }
+    if setting.interrupted {
+        text.push_str("ended before its time\n");
+    }
+    text.push_str(&format!("verified {verified} bytes"));
+    if let [row] = rows
+        && row.timed
+    {
         let rate = BytesPerSecond(row.bytes_per_s());
         text.push_str(&format!(", {rate}, longest pause of the responder {}", Nanos(row.gap)));
     }
@@ -214,13 +257,18 @@ pub(super) fn object(
     put("path", json!(path));
     put("size", json!(row.map(|row| row.size).or_else(|| params.sizes().first().copied())));
     put("iters", json!(row.map_or(0, |row| row.messages)));
-    put("messages_per_s", json!(row.map_or(0.0, Row::messages_per_s)));
-    put("bytes_per_s", json!(row.map_or(0.0, Row::bytes_per_s)));
-    put("latency_ns", json!(latency));
+    // A server has no figures of its own, and makes none up.
+    let timed = row.is_none_or(|row| row.timed);
+    let figure = |value: Value| if timed { value } else { Value::Null };
+    put("messages_per_s", figure(json!(row.map_or(0.0, Row::messages_per_s))));
+    put("bytes_per_s", figure(json!(row.map_or(0.0, Row::bytes_per_s))));
+    put("latency_ns", figure(json!(latency)));
     put("verified_bytes", json!(row.map_or(0, |row| row.verified)));
     put("lost", json!(row.map_or(0, |row| row.lost)));
     put("elapsed_s", json!(row.map_or(0.0, |row| approx(row.elapsed) / 1e9)));
     put("responder_gap_ns", json!(row.map_or(0, |row| row.gap)));
+    let [ours, theirs] = row.map(|row| row.lcores.clone()).unwrap_or_default();
+    put("lcore_messages", json!({ "local": ours, "remote": theirs }));
     put("qps", json!(params.qps));
     put("lcores", json!(params.lcores));
     put("tx_depth", json!(params.tx_depth));
@@ -229,6 +277,7 @@ pub(super) fn object(
     put("inline", json!(params.inline));
     put("bidirectional", json!(params.bidirectional));
     put("events", json!(params.events));
+    put("alternate_write", json!(params.alternates));
     put("buffers", json!(params.buffers));
     if let Some(setting) = setting {
         put("processes", json!(setting.processes));
@@ -238,6 +287,7 @@ pub(super) fn object(
         put("probe_ns", json!(setting.probe[0]));
         put("probe_after_ns", json!(setting.probe[1]));
         put("clock", json!(setting.clock));
+        put("interrupted", json!(setting.interrupted));
     }
     put("counters", json!({ "local": pair(&counters.local), "remote": pair(&counters.remote) }));
     put("verdict", json!(verdict));

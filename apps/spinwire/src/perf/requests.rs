@@ -78,19 +78,20 @@ fn remote<T: Flavour>(desk: &Desk<'_, T>, qp: u32, slot: u32, stride: u64) -> Re
     RemoteAddr { addr: first.addr + u64::from(slot) * stride, ..first }
 }
 
-/// The request of this test for one slot, with a number where the peer is to tell of it.
+/// One operation on one slot, with a number where the peer is to tell of it.
 ///
 /// # Errors
 /// When the transport has no such operation.
 pub(super) fn request<'a, T: Flavour>(
     desk: &Desk<'_, T>,
+    op: Op,
     data: Data<'a>,
     qp: u32,
     slot: u32,
     number: Option<Imm>,
 ) -> Result<WorkRequest<'a, T>, Failure> {
     let at = remote(desk, qp, slot, local(desk)?.stride());
-    let act = match (desk.params.test.op(), number) {
+    let act = match (op, number) {
         (Op::Send, None) => Act::Send,
         (Op::Send, Some(imm)) => Act::SendImm(imm),
         (Op::Write, None) => Act::Write(at),

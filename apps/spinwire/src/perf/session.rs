@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use pmd_graph::app::Exit;
 use pmd_observe::{Code, Snapshot};
 use pmd_verbs::connect::Hello;
 
@@ -19,6 +20,7 @@ use super::limits::{CONNECT, EVIDENCE, LOOK};
 use super::params::{Length, Params};
 use super::refusal::Refusal;
 use super::tally::Tally;
+use super::test::Op;
 use super::verdict;
 
 /// How often the control thread looks for words while nothing is measured.
@@ -53,7 +55,7 @@ pub(super) struct Session {
     interrupt: Arc<AtomicBool>,
     state: State,
     /// What the last step of this end came to.
-    pub(super) served: Vec<(Step, Tally, Tally)>,
+    pub(super) served: Vec<(Step, Tally)>,
 }
 
 /// Where both ends are in a step.
@@ -102,7 +104,7 @@ impl Session {
                 served: Vec::new(),
             }),
             Err(refusal) => {
-                dialogue.say(&Word::Failed(refusal.verdict.clone()));
+                dialogue.broke(&refusal);
                 Err(refusal)
             }
         }
@@ -168,12 +170,15 @@ impl Session {
         length: Length,
         watch: &mut dyn FnMut(u64),
     ) -> Result<Sample, Refusal> {
-        let (local, remote) = self.lead(Step::Verify { size }, &mut |_| {})?;
-        let verified = local.verified + remote.verified;
-        let sent = local.sent + remote.sent;
-        if verified == 0 && sent > 0 {
-            let failure = Failure::NothingArrives { sent };
-            return Err(self.conclude(refusal(failure.clone()), Some(&failure)));
+        let op = self.params.test.op();
+        let mut verified = 0;
+        for op in [Some(op), self.params.alternates.then_some(Op::Write)].into_iter().flatten() {
+            let (local, remote) = self.lead(Step::Verify { op, size }, &mut |_| {})?;
+            verified += local.verified + remote.verified;
+            let sent = local.sent + remote.sent;
+            if verified == 0 && sent > 0 && !self.is_interrupted() {
+                return Err(self.broken(&Failure::NothingArrives { sent }));
+            }
         }
         let (local, remote) = self.lead(Step::Measure { size, length }, watch)?;
         Ok(Sample { size, local, remote, verified })
@@ -208,7 +213,7 @@ impl Session {
             self.crew.signal(Signal::Wait);
             self.pump(BUSY_LOOK, &mut |_| {}, |state| state.begin.is_some() || state.report_asked)?;
             if self.state.report_asked {
-                self.report()?;
+                self.report();
                 self.dialogue.say(&Word::Counters(self.counters.local[1].clone()));
                 return Ok(());
             }
@@ -233,7 +238,7 @@ impl Session {
             self.pump(BUSY_LOOK, &mut |_| {}, |state| state.over == lcores)?;
             let tally = std::mem::take(&mut self.state.tally);
             self.dialogue.say(&Word::Over(Box::new(tally.clone())));
-            self.served.push((step, tally, Tally::default()));
+            self.served.push((step, tally));
         }
     }
 
@@ -249,12 +254,12 @@ impl Session {
             match self.crew.hear(look) {
                 Ok(Some((_, reply))) => self.state.reply(reply),
                 Ok(None) => {}
-                Err(failure) => return Err(self.conclude(refusal(failure.clone()), Some(&failure))),
+                Err(failure) => return Err(self.broken(&failure)),
             }
             match self.dialogue.hear() {
                 Ok(Some(word)) => self.state.word(word),
                 Ok(None) => {}
-                Err(refusal) => return Err(self.conclude(refusal, None)),
+                Err(refusal) => return Err(self.told(refusal)),
             }
             if !self.server && !cut && self.is_interrupted() {
                 self.crew.signal(Signal::Cut);
@@ -276,7 +281,7 @@ impl Session {
     /// As any step.
     pub(super) fn finish(mut self) -> Result<Counters, Refusal> {
         self.state = State::default();
-        self.report()?;
+        self.report();
         self.dialogue.say(&Word::Report);
         self.pump(BUSY_LOOK, &mut |_| {}, |state| state.peer_counters.is_some())?;
         self.counters.remote[1] = self.state.peer_counters.take().unwrap_or_default();
@@ -297,7 +302,7 @@ impl Session {
     }
 
     /// Has every lcore of this end tell its counters.
-    fn report(&mut self) -> Result<(), Refusal> {
+    fn report(&mut self) {
         self.state.own = Snapshot::default();
         self.state.reports = 0;
         self.crew.ask(|| Command::Report);
@@ -312,36 +317,47 @@ impl Session {
             }
         }
         self.counters.local[1] = std::mem::take(&mut self.state.own);
-        Ok(())
     }
 
-    /// Something broke: listens whether the peer knows more, tells it, and says why.
-    fn conclude(&mut self, mut refusal: Refusal, failure: Option<&Failure>) -> Refusal {
+    /// Something broke at this end: listens whether the peer knows more, tells it, and says why.
+    fn broken(&mut self, failure: &Failure) -> Refusal {
         self.crew.signal(Signal::Abort);
         let deadline = Instant::now() + EVIDENCE;
-        let mut gone = failure.is_none() && refusal.verdict.code == Code::PeerDead;
-        let told = failure.is_none() && !gone;
-        while failure.is_some() && Instant::now() < deadline {
+        while Instant::now() < deadline {
             match self.dialogue.hear() {
                 Ok(_) => std::thread::sleep(BUSY_LOOK),
-                Err(words) => {
-                    gone = words.verdict.code == Code::PeerDead;
-                    if gone || verdict::is_vague(failure) {
-                        refusal = words;
-                    }
-                    break;
-                }
+                Err(words) if words.verdict.code == Code::PeerDead => return words,
+                Err(words) if verdict::is_vague(failure) => return self.told(words),
+                Err(_) => break,
             }
         }
-        if !told && !gone {
-            self.dialogue.say(&Word::Failed(refusal.verdict.clone()));
+        self.report();
+        let first = self.explain(failure);
+        self.dialogue.broke(&first);
+        self.exchange();
+        self.explain(failure)
+    }
+
+    /// What a failure of this end means, by the counters that are known now.
+    fn explain(&self, failure: &Failure) -> Refusal {
+        let refusal = refusal(failure.clone());
+        match refusal.exit {
+            Exit::Failed => Refusal::failed(verdict::explain(
+                failure,
+                &self.params,
+                &self.counters,
+                self.facts.path,
+            )),
+            _ => refusal,
         }
-        if self.report().is_ok() && !gone {
+    }
+
+    /// The peer is gone, or has said what broke.
+    fn told(&mut self, refusal: Refusal) -> Refusal {
+        self.crew.signal(Signal::Abort);
+        self.report();
+        if refusal.verdict.code != Code::PeerDead {
             self.exchange();
-        }
-        if let Some(failure) = failure.filter(|_| refusal.verdict.evidence.is_empty()) {
-            refusal.verdict =
-                verdict::explain(failure, &self.params, &self.counters, self.facts.path);
         }
         refusal
     }
@@ -405,7 +421,7 @@ impl State {
             | Word::Accept { .. }
             | Word::Objects { .. }
             | Word::Hellos(_)
-            | Word::Failed(_)
+            | Word::Failed { .. }
             | Word::Alive => {}
         }
     }

@@ -21,6 +21,8 @@ pub(super) struct Tally {
     pub(super) ended: u64,
     /// The longest time between two turns.
     pub(super) gap: u64,
+    /// Messages of each lcore, in either direction.
+    pub(super) each: Vec<(u32, u64)>,
     /// Latencies.
     #[serde(skip)]
     pub(super) latency: Option<Box<Histogram>>,
@@ -35,6 +37,8 @@ impl Tally {
                 if begun(self) { self.started.min(other.started) } else { other.started };
             self.ended = self.ended.max(other.ended);
         }
+        self.each.extend(&other.each);
+        self.each.sort_unstable();
         self.sent += other.sent;
         self.warmed += other.warmed;
         self.received += other.received;

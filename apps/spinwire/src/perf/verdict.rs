@@ -9,13 +9,13 @@ use super::session::Counters;
 use super::test::Op;
 
 /// Whether the peer's own words say more than this.
-pub(super) fn is_vague(failure: Option<&Failure>) -> bool {
+pub(super) fn is_vague(failure: &Failure) -> bool {
     match failure {
-        Some(Failure::Completion { status, .. }) => {
+        Failure::Completion { status, .. } => {
             !matches!(status, WcStatus::RnrRetryExc | WcStatus::LocProt | WcStatus::LocLen)
         }
-        Some(Failure::Mismatch { .. } | Failure::Length { .. }) => false,
-        Some(_) | None => true,
+        Failure::Mismatch { .. } | Failure::Length { .. } => false,
+        _ => true,
     }
 }
 

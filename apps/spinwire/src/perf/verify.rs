@@ -19,15 +19,11 @@ use super::test::{Op, Transport};
 const UNHEARD: u64 = 16;
 
 /// Fills what the peer will get from here.
-pub(super) fn prepare<T: Flavour>(desk: &Desk<'_, T>, size: u32) -> Result<(), Failure> {
+pub(super) fn prepare<T: Flavour>(desk: &Desk<'_, T>, op: Op, size: u32) -> Result<(), Failure> {
     let Some(source) = &desk.ends.memory.source else { return Ok(()) };
     let region = &desk.ends.memory.region;
     for (qp, slot) in slots(desk) {
-        Pattern::of(desk.side(), desk.lcore, qp, slot, size).write(
-            region,
-            source.at(qp, slot),
-            size,
-        )?;
+        pattern(desk, desk.side(), op, qp, slot, size).write(region, source.at(qp, slot), size)?;
         flip(desk, source, qp, slot, size)?;
     }
     Ok(())
@@ -36,6 +32,7 @@ pub(super) fn prepare<T: Flavour>(desk: &Desk<'_, T>, size: u32) -> Result<(), F
 /// The untimed pass of one size on one lcore.
 #[derive(Debug)]
 pub(super) struct Pass {
+    op: Op,
     size: u32,
     /// Messages that have arrived, per queue pair.
     counts: Box<[u32]>,
@@ -45,9 +42,10 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    pub(super) fn new<T: Flavour>(desk: &Desk<'_, T>, size: u32) -> Self {
+    pub(super) fn new<T: Flavour>(desk: &Desk<'_, T>, op: Op, size: u32) -> Self {
         let qps = count(desk) as usize;
         Self {
+            op,
             size,
             counts: vec![0; qps].into(),
             arrived: vec![false; qps * desk.params.slots() as usize].into(),
@@ -67,7 +65,7 @@ impl Pass {
         let elements = Elements::of(desk, self.size)?;
         let pieces = elements.pieces();
         let reliable = desk.params.transport.is_reliable();
-        let atomic = desk.params.test.op() == Op::Atomic;
+        let atomic = self.op == Op::Atomic;
         let qps = u64::from(count(desk));
         let total = qps * u64::from(desk.params.slots());
         let per_qp = desk.params.tx_depth.min(desk.params.slots());
@@ -92,7 +90,7 @@ impl Pass {
                     first_atomic(desk, data, qp, slot)?
                 } else {
                     let number = (!reliable).then(|| numbered(slot.into()));
-                    request(desk, data, qp, slot, number)?
+                    request(desk, self.op, data, qp, slot, number)?
                 };
                 desk.ends.qps[qp as usize].post_send(&wr.signaled())?;
                 posted += 1;
@@ -111,7 +109,7 @@ impl Pass {
             if !reliable && done == posted && still > LOST_AFTER {
                 passed = posted;
                 moved = now;
-            } else if still > desk.patience() {
+            } else if desk.is_stalled(still) {
                 return Err(Failure::Stalled { seconds: still.as_secs() });
             }
             desk.rest(&mut rest)?;
@@ -144,7 +142,7 @@ impl Pass {
         self.counts[qp as usize] += 1;
         let slot = number_of(completion).unwrap_or(nth);
         self.tally.received += 1;
-        if desk.params.test.op() != Op::Send {
+        if self.op != Op::Send {
             if let Some(arrived) = self.arrived.get_mut((qp * desk.params.slots() + slot) as usize)
             {
                 *arrived = true;
@@ -171,7 +169,7 @@ impl Pass {
         slot: u32,
     ) -> Result<(), Failure> {
         let size = self.size;
-        let pattern = Pattern::of(1 - desk.side(), desk.lcore, qp, slot, size);
+        let pattern = pattern(desk, 1 - desk.side(), self.op, qp, slot, size);
         if let Some(found) = pattern.mismatch(&desk.ends.memory.region, at, size)? {
             let (offset, got, wanted) = (found.at, found.got, found.wanted);
             return Err(Failure::Mismatch { offset, got, wanted, qp, slot, size });
@@ -188,7 +186,7 @@ impl Pass {
         let acts = !desk.server || desk.params.both_send();
         let serves = desk.server || desk.params.both_send();
         let memory = &desk.ends.memory;
-        let op = desk.params.test.op();
+        let op = self.op;
         let landed = match op {
             Op::Write => serves,
             Op::Read | Op::Atomic => acts,
@@ -236,6 +234,19 @@ impl Pass {
         self.tally.verified += 8;
         Ok(())
     }
+}
+
+/// The bytes of a slot. WRITEs that follow SENDs to the same place bring others.
+fn pattern<T: Flavour>(
+    desk: &Desk<'_, T>,
+    side: u8,
+    op: Op,
+    qp: u32,
+    slot: u32,
+    size: u32,
+) -> Pattern {
+    let follows = desk.params.alternates && op == Op::Write;
+    Pattern::of(side, desk.lcore, qp, slot, size | u32::from(follows) << 31)
 }
 
 /// Every queue pair's every slot.

@@ -1,4 +1,4 @@
-//! `spinwire run` from outside: one process and two, faults, signals and kills.
+//! `spinwire run` and `spinwire perf` from outside: one process and two, faults, signals and kills.
 
 mod bench;
 mod discovery;
@@ -7,4 +7,6 @@ mod keys;
 mod killed;
 mod one;
 mod output;
+mod perf;
+mod perf_broken;
 mod two;

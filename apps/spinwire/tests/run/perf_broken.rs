@@ -1,0 +1,218 @@
+//! `spinwire perf` when something is wrong: it ends in bounded time, and says what.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::bench::{PATIENCE, Running, report, spinwire, stderr};
+
+/// Runs a measurement that must fail; its verdict.
+fn fail(line: &str, code: i32) -> Value {
+    let arguments: Vec<&str> = ["perf"].into_iter().chain(line.split_whitespace()).collect();
+    let output = spinwire(&[&arguments[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(code), "{line}: {}", stderr(&output));
+    let report = report(&output);
+    assert_eq!(report["ok"], false, "{line}");
+    assert_ne!(stderr(&output), "", "{line}");
+    report["verdict"].clone()
+}
+
+/// `--fault` words have blanks of their own.
+fn fail_by(line: &str, fault: &str) -> Value {
+    let arguments: Vec<&str> = ["perf"].into_iter().chain(line.split_whitespace()).collect();
+    let output = spinwire(&[&arguments[..], &["--json", "--fault", fault]].concat());
+    assert_eq!(output.status.code(), Some(1), "{line} {fault}: {}", stderr(&output));
+    report(&output)["verdict"].clone()
+}
+
+/// Waits until the second process works; its id.
+pub(crate) fn under_way(running: &mut Running) -> u32 {
+    let child = running.children(1)[0];
+    let deadline = Instant::now() + PATIENCE;
+    let works = || {
+        let tasks = std::fs::read_dir(format!("/proc/{child}/task")).into_iter().flatten();
+        let names =
+            tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.into_iter().any(|name| name.trim() == "server0")
+    };
+    while !works() {
+        assert!(Instant::now() < deadline, "the second process does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(400));
+    child
+}
+
+#[test]
+fn a_changed_byte_is_found_and_named() {
+    for (line, fault, owner) in [
+        ("send-bw -s 64 -n 20", "flip server 3", "remote"),
+        ("send-bw -s 64 -n 20 -c ud --wire udp", "flip client 3", "remote"),
+        ("write-bw -s 64 -n 20", "flip server 3", "remote"),
+        ("send-bw -c xrc -s 64 -n 20", "flip server 3", "remote"),
+        ("read-bw -s 64 -n 20", "flip server 3", "local"),
+        ("atomic-bw -n 20", "flip server 3", "local"),
+    ] {
+        let verdict = fail_by(line, fault);
+        assert_eq!(
+            (&verdict["code"], &verdict["owner"]),
+            (&"data-mismatch".into(), &owner.into()),
+            "{line}: {verdict}"
+        );
+        let summary = verdict["summary"].as_str().unwrap();
+        assert!(
+            summary.starts_with("byte 3 is 0x") && summary.contains(" instead of 0x"),
+            "{summary}"
+        );
+    }
+}
+
+#[test]
+fn a_killed_end_is_named_by_the_other() {
+    for wire in ["shm", "udp"] {
+        let arguments = ["perf", "send-bw", "-s", "64", "-D", "10m", "--wire", wire, "--json"];
+        let mut client = Running::start(&arguments);
+        let child = under_way(&mut client);
+        let killed = std::process::Command::new("kill").args(["-9", &child.to_string()]).status();
+        assert!(killed.unwrap().success());
+        let output = client.end();
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        let verdict = &report(&output)["verdict"];
+        assert_eq!(
+            (&verdict["code"], &verdict["owner"]),
+            (&"peer-dead".into(), &"remote".into()),
+            "{verdict}"
+        );
+        let summary = verdict["summary"].as_str().unwrap();
+        assert!(summary.contains(&format!("process {child}")), "{summary}");
+
+        let mut client = Running::start(&arguments);
+        let child = under_way(&mut client);
+        client.kill();
+        let deadline = Instant::now() + PATIENCE;
+        while Path::new(&format!("/proc/{child}")).exists() {
+            assert!(Instant::now() < deadline, "the second process outlives the first");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Status 13 and its endless variant, and what unreliable messages make of it.
+#[test]
+fn no_receives_have_a_verdict() {
+    let line = "send-bw -s 64 -n 20 --no-post-recv";
+    for wire in ["shm", "udp"] {
+        let verdict = fail(&format!("{line} --rnr-retry 2 --wire {wire}"), 1);
+        assert_eq!(
+            (&verdict["code"], &verdict["owner"]),
+            (&"rnr-exhausted".into(), &"remote".into()),
+            "{verdict}"
+        );
+        assert_eq!(verdict["knob"], "--rnr-retry");
+        let evidence = verdict["evidence"].to_string();
+        assert!(evidence.contains("the server posted no receive"), "{evidence}");
+        assert!(
+            evidence.contains("out_of_buffer=") && evidence.contains("rnr_nak_retry_err="),
+            "{evidence}"
+        );
+    }
+    let verdict = fail(line, 1);
+    assert_eq!(
+        (&verdict["code"], &verdict["knob"]),
+        (&"rnr-stall".into(), &"--rnr-retry".into()),
+        "{verdict}"
+    );
+    let verdict = fail(&format!("{line} -c ud --wire udp"), 1);
+    assert_eq!(
+        (&verdict["code"], &verdict["owner"]),
+        (&"no-receives".into(), &"remote".into()),
+        "{verdict}"
+    );
+}
+
+#[test]
+fn silence_of_each_kind_has_its_verdict() {
+    let line = "send-bw -s 64 -n 500 --wire udp -u 8";
+    let dead = fail_by(line, "drop all");
+    assert_eq!(
+        (&dead["code"], &dead["knob"]),
+        (&"link-dead".into(), &"--qp-timeout".into()),
+        "{dead}"
+    );
+    let evidence = dead["evidence"].to_string();
+    assert!(evidence.contains("retry budget: 8.4 ms"), "{evidence}");
+    assert_eq!(fail_by(line, "drop acks")["code"], "ack-path-lost");
+    let slow = fail(&format!("{line} --pause-responder 1s"), 1);
+    assert_eq!(
+        (&slow["code"], &slow["owner"]),
+        (&"responder-slow".into(), &"remote".into()),
+        "{slow}"
+    );
+    let nobody = fail_by("send-bw -s 64 -n 20 -c uc --wire udp", "drop all");
+    assert_eq!(nobody["code"], "link-dead");
+}
+
+/// What an unreliable transport loses is counted, and does not stop it.
+#[test]
+fn losses_are_counted() {
+    let fault = "drop UD_SEND_ONLY every 7";
+    let line = [
+        "perf", "send-bw", "-c", "ud", "-s", "64", "-n", "2000", "--wire", "udp", "--json",
+        "--fault", fault,
+    ];
+    let output = spinwire(&line);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let report = report(&output);
+    let [arrived, lost] = ["iters", "lost"].map(|key| report[key].as_u64().unwrap());
+    assert_eq!(arrived + lost, 2000, "{report}");
+    assert!(lost >= 200, "{report}");
+    let late = spinwire(&[
+        "perf",
+        "send-bw",
+        "-s",
+        "64",
+        "-n",
+        "2000",
+        "--json",
+        "--fault",
+        "drop all every 60",
+    ]);
+    assert_eq!(late.status.code(), Some(0), "{}", stderr(&late));
+    let late = crate::bench::report(&late);
+    assert_eq!((&late["path"], &late["iters"]), (&"packet".into(), &2000.into()));
+    let retransmits = &late["counters"]["local"]["after"]["retransmits"];
+    assert!(retransmits.as_u64().unwrap() > 0, "{late}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_fix() {
+    for (line, code, fix) in [
+        ("read-bw -c uc", 2, "-c rc"),
+        ("send-bw -c ud -s 8192", 2, "-s 4096"),
+        ("send-bw -I 600", 2, "-I 512"),
+        ("send-bw -q 0", 2, "1 to 2047"),
+        ("send-bw --cpu 0,4000", 2, "core 4000 does not exist"),
+        ("send-bw --cpu 0", 2, "name one for each"),
+        ("send-bw -R", 2, "--connect oob"),
+        ("send-bw --psk-file key", 2, "leave out --psk-file"),
+        ("send-bw --device verbs:mlx5_0", 2, "not available in this build"),
+        ("send-bw --device soft:192.0.2.77", 3, "192.0.2.77"),
+        ("send-bw --peer nowhere", 2, "127.0.0.1:18515"),
+        ("send-bw -s 1GiB -q 512 -n 1", 3, "fewer queue pairs"),
+    ] {
+        let verdict = fail(line, code);
+        let summary = verdict["summary"].as_str().unwrap();
+        assert!(summary.contains(fix), "{line}: {summary}");
+    }
+    let output = spinwire(&["perf", "send-bw", "--fault", "flip target 3"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("client and server are"), "{}", stderr(&output));
+    let output = spinwire(&["perf", "send-bw", "--wire", "shm", "--fault", "drop all"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--wire udp"), "{}", stderr(&output));
+    // A byte that no buffer has cannot change.
+    let output = spinwire(&["perf", "send-bw", "-s", "64", "-n", "1", "--fault", "flip server 64"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("64 bytes"), "{}", stderr(&output));
+}
