@@ -342,7 +342,7 @@ impl Control {
         } else {
             (segment()?, segment()?)
         };
-        let link = |mine, theirs, remote: u8| {
+        let link = |mine, theirs, local: u8, remote: u8| {
             Link::new(Parts {
                 peer: PeerInfo {
                     pid,
@@ -350,6 +350,7 @@ impl Control {
                     lcore: remote,
                     nonce: self.shared.hello.nonce,
                 },
+                here: (self.shared.prefix.prefix(), local),
                 key: 0,
                 mine,
                 theirs,
@@ -369,8 +370,8 @@ impl Control {
             })
         };
         // Numbers last: nothing can fail after the last of them.
-        let (forth, back) =
-            (link(&from_here, &from_there, there)?, link(&from_there, &from_here, here)?);
+        let forth = link(&from_here, &from_there, here, there)?;
+        let back = link(&from_there, &from_here, there, here)?;
         let mut made = vec![(here, there, id(here)?, forth)];
         if here != there {
             match id(there) {

@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 use super::limits::{ADDRESSES_MAX, LCORES_MAX, PREFIX_MAX};
 
 /// Version of this protocol, of the records in the rings, and of the pages.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Longest message in bytes.
 pub(crate) const MESSAGE_MAX: usize = 1024;

@@ -19,6 +19,7 @@ use super::payload::Inbound;
 use super::port::Shared;
 use super::reach::{Own, PeerRegion, Reach};
 use super::ring;
+use super::short::Ends;
 use super::{Garbage, Nonce, Refusal};
 
 /// Where the ring begins in a segment.
@@ -75,6 +76,8 @@ pub(crate) struct Outbound {
     pub(crate) segment: Arc<Segment>,
     /// Largest record in bytes.
     pub(crate) largest: u64,
+    /// Whose queue pairs short headers speak of.
+    pub(crate) ends: Ends,
     pub(crate) reach: Arc<Reach>,
     /// The peer's keys that direct operations used before.
     pub(crate) keys: KeyCache,
@@ -118,6 +121,8 @@ pub(crate) fn ring_bytes(segment_bytes: u64) -> Option<u64> {
 /// The parts of a link that both ways of making one have to find.
 pub(crate) struct Parts<'a> {
     pub(crate) peer: PeerInfo,
+    /// This side's device prefix and lcore.
+    pub(crate) here: (u8, u8),
     pub(crate) key: u64,
     /// The segment this side writes.
     pub(crate) mine: &'a Arc<Segment>,
@@ -134,7 +139,7 @@ pub(crate) struct Parts<'a> {
 impl Link {
     /// Joins two segments whose sizes [`ring_bytes`] accepts.
     pub(crate) fn new(parts: Parts<'_>) -> Result<Self, AccessError> {
-        let Parts { peer, key, mine, theirs, page, table, regions, bell, own } = parts;
+        let Parts { peer, here, key, mine, theirs, page, table, regions, bell, own } = parts;
         let size = |segment: &Segment| {
             let outside = AccessError::OutOfBounds {
                 offset: RING_AT,
@@ -146,6 +151,7 @@ impl Link {
         let words = |bytes: u64| usize::try_from(bytes / 8).unwrap_or(usize::MAX);
         let (out_bytes, in_bytes) = (size(mine)?, size(theirs)?);
         let (keys, sources) = (table.cache(), table.cache());
+        let ends = Ends::new((peer.prefix, peer.lcore), here);
         let reach = Arc::new(Reach { table, regions });
         let out = Outbound {
             writer: ring::Writer::new(
@@ -155,6 +161,7 @@ impl Link {
             ),
             segment: Arc::clone(mine),
             keys,
+            ends,
             largest: out_bytes / RECORD_DIVISOR,
             reach: Arc::clone(&reach),
             page: PeerPage::new(page)?,
@@ -172,12 +179,27 @@ impl Link {
             ),
             segment: Arc::clone(theirs),
             largest: in_bytes / RECORD_DIVISOR,
+            ends: ends.reversed(),
             reach,
             sources,
             keys: own.table.cache(),
             own,
         };
         Ok(Self { peer, key, out, inbound: Some(Box::new(inbound)) })
+    }
+
+    /// Makes visible what was pushed, and then what was taken.
+    ///
+    /// In this order: a peer that sees what was taken finds the answers to it, and a store to the index, which the peer has looked
+    /// at and so takes long, does not hold up the records.
+    #[inline]
+    pub(crate) fn publish(&mut self, announce: Announce) {
+        self.out.is_queued = false;
+        let has_records = self.out.writer.publish();
+        let has_room = self.inbound.as_mut().is_some_and(|inbound| inbound.reader.report());
+        if has_records || has_room {
+            self.out.wake(announce);
+        }
     }
 
     /// Changes what is known of the peer's regions.

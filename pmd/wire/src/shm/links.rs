@@ -16,7 +16,7 @@ use super::page::{Page, ShownQp};
 use super::payload::{Inbound, Lying, Payload};
 use super::port::{Command, Shared};
 use super::reach::{Own, Sge, put};
-use super::record::{Kind, Record};
+use super::record::{Kind, Record, TwoWords};
 use super::ring::NoRoom;
 
 /// What an initiator finds when it looks for its target.
@@ -198,7 +198,8 @@ impl Links {
     }
 
     /// Hands the records of a burst, at most [`RX_BURST`], to `take`, which also gets these links to answer with. A record it
-    /// returns false for stays and comes again. Returns how many were taken. [`consumed`](Self::consumed) moves here alone.
+    /// returns false for stays and comes again. Returns how many were taken; the peer learns of it by [`publish`](Self::publish).
+    /// [`consumed`](Self::consumed) moves here alone.
     ///
     /// A peer that wrote nonsense loses its link, by name.
     #[inline]
@@ -219,19 +220,16 @@ impl Links {
         let Some(mut inbound) = link.inbound.take() else { return 0 };
         let was_inside = self.busy.is_inside();
         let burst = self.burst(&mut inbound, &mut take);
-        let announce = self.busy.announce();
         if let Some(link) = self.link_mut(id) {
-            // Answers first: the peer shall find them when it sees what was taken.
-            let answered = link.out.writer.publish();
-            // Once per burst, after the last copy out of the ring.
-            let news = inbound.reader.report();
-            if answered || news {
-                link.out.wake(announce);
-            }
             if let (Ok(position), Ok(Burst { drained: true, .. })) = (position, burst) {
                 link.out.judged = position;
             }
+            let has_news = inbound.reader.has_unreported() && !link.out.is_queued;
             link.inbound = Some(inbound);
+            if has_news {
+                link.out.is_queued = true;
+                self.dirty.push(id);
+            }
         }
         if !was_inside {
             self.busy.exit();
@@ -265,16 +263,13 @@ impl Links {
         Ok(Burst { taken: RX_BURST, drained: false })
     }
 
-    /// Makes everything pushed so far visible, batch by batch, and ends the critical section of this turn's operations.
+    /// Makes everything pushed so far visible, batch by batch, tells peers what was taken, and ends the critical section of this turn's operations.
     #[inline]
     pub fn publish(&mut self) {
         let announce = self.busy.announce();
         while let Some(id) = self.dirty.pop() {
             if let Some(link) = self.link_mut(id) {
-                link.out.is_queued = false;
-                if link.out.writer.publish() {
-                    link.out.wake(announce);
-                }
+                link.publish(announce);
             }
         }
         self.busy.exit();
@@ -324,7 +319,7 @@ impl Links {
     pub fn push(&mut self, link: u32, pd: u32, record: &Record, payload: Source<'_>) -> Push {
         let sent = match payload {
             Source::Sges([sge]) if record.is_plain() && sge.len == record.len => {
-                self.send(link, pd, record.plain_words(), sge)
+                self.send(link, pd, record.two_words(), sge)
             }
             _ => None,
         };
@@ -335,7 +330,7 @@ impl Links {
     }
 
     /// As [`Self::push`], for the usual record of one element whose key was used before. `None`: something is in the way.
-    fn send(&mut self, id: u32, pd: u32, header: [u64; 2], sge: &Sge) -> Option<u64> {
+    fn send(&mut self, id: u32, pd: u32, header: TwoWords, sge: &Sge) -> Option<u64> {
         self.busy.enter();
         let link = found_mut(&mut self.slots, id)?;
         let position = append_plain(link, &self.own, &self.keys, pd, header, sge)?;

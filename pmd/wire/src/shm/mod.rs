@@ -25,6 +25,7 @@ mod reach;
 mod record;
 mod rendezvous;
 mod ring;
+mod short;
 mod sleep;
 #[cfg(test)]
 mod tests;

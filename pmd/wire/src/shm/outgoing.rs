@@ -6,8 +6,9 @@ use super::limits::{INLINE_MAX, RECORD_DIVISOR, RING_BYTES_MIN};
 use super::link::{Link, Outbound, RING_AT, index};
 use super::links::Source;
 use super::reach::{Elements, MemoryFault, Own, Sge};
-use super::record::{Body, HEADER, Header, PIECE, Piece, Record, plain_size, pulled};
+use super::record::{Body, HEADER, Header, PIECE, Piece, Record, TwoWords};
 use super::ring::NoRoom;
+use super::short::{self, SHORT};
 
 /// A record whose bytes are where they should be, and how they will travel.
 #[derive(Debug)]
@@ -46,49 +47,45 @@ pub(crate) fn append_plain(
     own: &Own,
     keys: &KeyCache,
     pd: u32,
-    header: [u64; 2],
+    header: TwoWords,
     sge: &Sge,
 ) -> Option<u64> {
     let (key, len) = (Key(sge.lkey), u64::from(sge.len));
     let source = keys.find(key, pd, sge.addr, len, Access::empty())?;
     if sge.len <= INLINE_MAX {
-        append_inline(&mut link.out, header, source, len)
+        append_short(&mut link.out, header, source, len)
     } else if link.key == 0 || own.is_exported(keys.region(key)?) {
         let piece = Piece { lkey: sge.lkey, pd, addr: sge.addr, len: sge.len };
-        append_pull(&mut link.out, pulled(header), &piece)
+        append_pull(&mut link.out, header, &piece)
     } else {
         None
     }
 }
 
 #[inline(always)]
-fn append_inline(
-    out: &mut Outbound,
-    [first, second]: [u64; 2],
-    source: Bytes<'_>,
-    len: u64,
-) -> Option<u64> {
+fn append_short(out: &mut Outbound, header: TwoWords, source: Bytes<'_>, len: u64) -> Option<u64> {
     /// The smallest ring takes it.
-    const _: () = assert!(plain_size(INLINE_MAX as u64) <= RING_BYTES_MIN / RECORD_DIVISOR);
+    const _: () = assert!(short::size(INLINE_MAX as u64) <= RING_BYTES_MIN / RECORD_DIVISOR);
 
-    let size = plain_size(len);
+    let word = out.ends.encode(header)?;
+    let size = short::size(len);
     let at = out.writer.reserve(size, out.reserve).ok()?;
-    if !out.writer.words().copy_from(index(at + HEADER), source) {
+    if !out.writer.words().copy_from(index(at + SHORT), source) {
         return None;
     }
-    out.writer.put(at + 8, second);
-    Some(out.writer.commit(at, first, size))
+    Some(out.writer.commit(at, word, size))
 }
 
 #[inline(never)]
-fn append_pull(out: &mut Outbound, [first, second]: [u64; 2], piece: &Piece) -> Option<u64> {
-    let size = plain_size(PIECE);
-    let at = out.writer.reserve(size, out.reserve).ok()?;
+fn append_pull(out: &mut Outbound, header: TwoWords, piece: &Piece) -> Option<u64> {
+    const SIZE: u64 = HEADER + PIECE;
+
+    let at = out.writer.reserve(SIZE, out.reserve).ok()?;
     let [a, b, c] = piece.encode();
-    for (word_at, word) in (at + 8..).step_by(8).zip([second, a, b, c]) {
+    for (word_at, word) in (at + 8..).step_by(8).zip([header.second, a, b, c]) {
         out.writer.put(word_at, word);
     }
-    Some(out.writer.commit(at, first, size))
+    Some(out.writer.commit(at, header.first, SIZE))
 }
 
 impl<'a> Outgoing<'a> {

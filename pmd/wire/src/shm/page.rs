@@ -1,13 +1,16 @@
 //! The page of an lcore: what its queue pairs show to initiators on the same host.
 //!
-//! Only the owning lcore writes it, peers map it read-only. A queue pair has one cache line, at the slot that the low bits of its
-//! number name:
+//! Only the owning lcore writes it, peers map it read-only. A queue pair has a cache line at the slot that the low bits of its
+//! number name, and another one, behind all of these, for what moves all the time:
 //!
 //! ```text
 //! word 0   own QPN 24 | peer QPN 24 | state 3 | counts receives 1 | one-sided rights 3 | change counter 9; 0: no queue pair
 //! word 1   protection domain 32 | max_dest_rd_atomic 8 | min_rnr_timer 8
-//! word 2   first PSN expected 32 | receives posted 32
+//!
+//! receives   first PSN expected 32 | receives posted 32
 //! ```
+//!
+//! So an initiator that has credits left, and looks only whether word 0 is as it was, finds it in its own cache.
 //!
 //! Word 0 is stored last, so what a state needs is visible before the state; and a slot shows nothing before it shows another
 //! queue pair, so a reader that finds word 0 unchanged after reading the others knows that they belong to it. No reader ever
@@ -43,7 +46,8 @@ pub struct ShownQp {
 
 /// The highest state there is.
 const STATE_MAX: u8 = 6;
-const WORDS: u64 = 8;
+const LINE: u64 = 64;
+const WORDS: usize = (LINE / 8) as usize;
 /// Where the slots begin; before them lie two lines for the owner's announcements.
 const SLOTS_AT: u64 = 256;
 const LOW_24: u64 = 0xff_ffff;
@@ -59,16 +63,28 @@ pub(crate) const ASLEEP_AT: u64 = 128;
 
 /// Bytes of a page for `qps` queue pairs.
 pub(crate) const fn page_bytes(qps: u32) -> u64 {
-    SLOTS_AT + qps as u64 * WORDS * 8
+    SLOTS_AT + qps as u64 * 2 * LINE
 }
 
 /// Slots in a page of so many bytes, up to what a QPN can name.
 fn slots(bytes: u64) -> u32 {
-    u32::try_from(bytes.saturating_sub(SLOTS_AT) / (WORDS * 8)).unwrap_or(u32::MAX).min(QPS_MAX)
+    u32::try_from(bytes.saturating_sub(SLOTS_AT) / (2 * LINE)).unwrap_or(u32::MAX).min(QPS_MAX)
 }
 
 fn slot_of(qpn: u32) -> u32 {
     qpn & ((1 << QPN_INDEX_BITS) - 1)
+}
+
+/// The word `i` of a slot's line.
+#[inline]
+const fn word_of(slot: u32, i: usize) -> usize {
+    slot as usize * WORDS + i
+}
+
+/// The word in a slot's other line.
+#[inline]
+const fn receives_of(slots: u32, slot: u32) -> usize {
+    word_of(slots + slot, 0)
 }
 
 /// The low 32 bits.
@@ -125,7 +141,7 @@ impl Page {
     /// The page that lies in a zeroed segment.
     pub(crate) fn new(segment: &Arc<Segment>) -> Result<Self, pmd_mem::AccessError> {
         let slots = slots(segment.len());
-        Ok(Self { words: Words::new(segment, SLOTS_AT, slots as usize * 8)?, slots })
+        Ok(Self { words: Words::new(segment, SLOTS_AT, word_of(2 * slots, 0))?, slots })
     }
 
     /// Shows a queue pair, or that it is gone. Returns false when the page has no slot for it.
@@ -134,7 +150,8 @@ impl Page {
         if slot >= self.slots {
             return false;
         }
-        let word = |i: usize| self.words.at(slot as usize * 8 + i);
+        let word = |i: usize| self.words.at(word_of(slot, i));
+        let receives = self.words.at(receives_of(self.slots, slot));
         let before = word(0).load(Ordering::Relaxed);
         let mut version = (before >> VERSION_SHIFT).wrapping_add(1);
         let Some([first, second, third]) = qp.map(|qp| qp.encode(qpn)) else {
@@ -143,7 +160,7 @@ impl Page {
         };
         if before & CONTENT == first && word(1).load(Ordering::Relaxed) == second {
             // The one thing that moves all the time: receives posted.
-            word(2).store(third, Ordering::Release);
+            receives.store(third, Ordering::Release);
             return true;
         }
         if before & LOW_24 != first & LOW_24 {
@@ -153,7 +170,7 @@ impl Page {
         // Who sees one of the following words of another queue pair sees word 0 changed too.
         fence(Ordering::Release);
         word(1).store(second, Ordering::Relaxed);
-        word(2).store(third, Ordering::Relaxed);
+        receives.store(third, Ordering::Relaxed);
         word(0).store(first | version << VERSION_SHIFT, Ordering::Release);
         true
     }
@@ -164,14 +181,14 @@ impl Page {
         let slot = slot_of(qpn);
         if slot < self.slots {
             let word = u64::from(rq_psn) << 32 | u64::from(posted);
-            self.words.at(slot as usize * 8 + 2).store(word, Ordering::Release);
+            self.words.at(receives_of(self.slots, slot)).store(word, Ordering::Release);
         }
     }
 
     /// Shows nothing any more.
     pub(crate) fn clear(&self) {
-        for slot in 0..self.slots as usize {
-            self.words.at(slot * 8).store(0, Ordering::Release);
+        for slot in 0..self.slots {
+            self.words.at(word_of(slot, 0)).store(0, Ordering::Release);
         }
     }
 }
@@ -187,14 +204,14 @@ impl PeerPage {
     /// The page that lies in a segment. All of its content is only a claim.
     pub(crate) fn new(segment: &Arc<Segment>) -> Result<Self, pmd_mem::AccessError> {
         let slots = slots(segment.len());
-        Ok(Self { words: PeerWords::new(segment, SLOTS_AT, slots as usize * 8)?, slots })
+        Ok(Self { words: PeerWords::new(segment, SLOTS_AT, word_of(2 * slots, 0))?, slots })
     }
 
     /// The word that changes with all that is shown of a queue pair, its receives apart; 0 beyond the page.
     #[inline]
     pub(crate) fn glance(&self, qpn: u32) -> u64 {
         let slot = slot_of(qpn);
-        if slot < self.slots { self.words.load(slot as usize * 8, Ordering::Acquire) } else { 0 }
+        if slot < self.slots { self.words.load(word_of(slot, 0), Ordering::Acquire) } else { 0 }
     }
 
     /// The queue pair with this number, if it exists now.
@@ -206,10 +223,11 @@ impl PeerPage {
         if slot >= self.slots {
             return None;
         }
-        let word = |i: usize, order| self.words.load(slot as usize * 8 + i, order);
+        let word = |i: usize, order| self.words.load(word_of(slot, i), order);
+        let receives = || self.words.load(receives_of(self.slots, slot), Ordering::Relaxed);
         let mut first = word(0, Ordering::Acquire);
         for _ in 0..TRIES {
-            let words = [first, word(1, Ordering::Relaxed), word(2, Ordering::Relaxed)];
+            let words = [first, word(1, Ordering::Relaxed), receives()];
             fence(Ordering::Acquire);
             let again = word(0, Ordering::Relaxed);
             if again == first {

@@ -6,10 +6,9 @@ use pmd_mem::{Access, Key, KeyCache, PeerWords, Segment, Word};
 
 use super::link::{RING_AT, index};
 use super::reach::{MemoryFault, Own, Reach, Sge};
-use super::record::{
-    Body, Garbage, HEADER, Header, Kind, PIECE, Piece, Record, plain_body, plain_size,
-};
+use super::record::{Body, Garbage, HEADER, Header, Kind, PIECE, Piece, Record, TwoWords, is_pull};
 use super::ring;
+use super::short::{self, Ends, SHORT};
 
 /// Taking records from a peer.
 #[derive(Debug)]
@@ -19,6 +18,8 @@ pub(crate) struct Inbound {
     pub(crate) segment: Arc<Segment>,
     /// Largest record in bytes.
     pub(crate) largest: u64,
+    /// Whose queue pairs short headers speak of.
+    pub(crate) ends: Ends,
     pub(crate) reach: Arc<Reach>,
     /// The peer's keys that bytes were taken by before.
     pub(crate) sources: KeyCache,
@@ -68,25 +69,31 @@ impl Inbound {
     #[inline(always)]
     pub(crate) fn next(&mut self, lying: &mut Lying) -> Result<bool, Garbage> {
         let Some((at, first)) = self.reader.next()? else { return Ok(false) };
-        if !self.plain(at, first, lying) {
+        if let Some(len) = short::len(first) {
+            lying.size = short::size(len);
+            self.reader.check(at, lying.size, self.largest)?;
+            lying.body = Body::Inline;
+            lying.body_at = at + SHORT;
+            self.ends.decode(first, &mut lying.record);
+        } else if !(is_pull(first) && self.pull_of_one(at, first, lying)) {
             *lying = self.decode(at, first)?;
         }
         Ok(true)
     }
 
-    /// The usual record, by the shortest way; false for what is rare or wrong.
-    #[inline(always)]
-    fn plain(&self, at: u64, first: u64, lying: &mut Lying) -> bool {
-        let Some((body, follow)) = plain_body(first) else { return false };
-        let size = plain_size(follow);
-        if self.reader.check(at, size, self.largest).is_err() {
+    /// The usual record whose bytes lie elsewhere; false for what is rare or wrong.
+    #[inline]
+    fn pull_of_one(&self, at: u64, first: u64, lying: &mut Lying) -> bool {
+        const SIZE: u64 = HEADER + PIECE;
+
+        if self.reader.check(at, SIZE, self.largest).is_err() {
             return false;
         }
-        lying.size = size;
-        lying.body = body;
+        lying.size = SIZE;
+        lying.body = Body::Pull(1);
         lying.body_at = at + HEADER;
-        lying.record.set_plain(first, self.reader.word(at + 8), body)
-            && (body == Body::Inline || self.piece(at + HEADER, 0).len == lying.record.len)
+        TwoWords { first, second: self.reader.word(at + 8) }.decode(&mut lying.record)
+            && self.piece(at + HEADER, 0).len == lying.record.len
     }
 
     /// Any record.

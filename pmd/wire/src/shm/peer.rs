@@ -477,6 +477,7 @@ impl Peer {
         };
         Link::new(Parts {
             peer,
+            here: (shared.prefix.prefix(), local),
             key: self.key,
             mine: pair.mine.segment(),
             theirs,

@@ -11,6 +11,8 @@
 //! word 8   UDP source port 16 | traffic class 8 | hop limit 8                      only datagrams
 //! ```
 //!
+//! A [small SEND](super::short) that says nothing rare has another header, of one word.
+//!
 //! The payload follows, padded to eight bytes: the message itself, or up to sixteen [`Piece`]s that say where it lies in the
 //! sender's memory. An op of 0 ends the batch; PAD skips to the start of the ring.
 //!
@@ -182,8 +184,7 @@ const BODY_NONE: u8 = 0;
 const BODY_INLINE: u8 = 1;
 const BODY_PULL: u8 = 2;
 
-/// Ops of the usual records: SENDs whose bytes follow, or the one piece where they lie.
-const SEND_INLINE: u8 = SEND | BODY_INLINE << BODY_SHIFT;
+/// Op of the usual record beside the [short](super::short) one: a SEND whose bytes lie elsewhere.
 const SEND_PULL: u8 = SEND | BODY_PULL << BODY_SHIFT;
 
 const EXTENDED: u8 = 1;
@@ -246,25 +247,63 @@ pub(crate) fn entry(word: u64) -> Entry {
     }
 }
 
-/// Bytes of a plain record with so many bytes of payload behind its header.
-#[inline]
-pub(crate) const fn plain_size(payload: u64) -> u64 {
-    HEADER + ((payload + 7) & !7)
+/// Whether this is the first word of a SEND whose bytes lie elsewhere.
+#[inline(always)]
+pub(crate) fn is_pull(first: u64) -> bool {
+    op_of(first) == SEND_PULL
 }
 
-/// The same header for one piece that says where the bytes lie.
-#[inline]
-pub(crate) const fn pulled([first, second]: [u64; 2]) -> [u64; 2] {
-    [first ^ ((SEND_INLINE ^ SEND_PULL) as u64) << 56, second | 1]
+/// The header of a plain record whose bytes lie in one piece elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TwoWords {
+    pub(crate) first: u64,
+    pub(crate) second: u64,
 }
 
-/// Where the bytes of a plain record are, and how many follow its header, if this is the first word of one.
-#[inline]
-pub(crate) fn plain_body(first: u64) -> Option<(Body, u64)> {
-    match op_of(first) {
-        SEND_INLINE => Some((Body::Inline, low(first).into())),
-        SEND_PULL => Some((Body::Pull(1), PIECE)),
-        _ => None,
+impl TwoWords {
+    #[inline(always)]
+    pub(crate) fn dst(self) -> u32 {
+        low(self.first >> 32) & LOW_24
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(self) -> u32 {
+        low(self.first)
+    }
+
+    #[inline(always)]
+    pub(crate) fn src(self) -> u32 {
+        low(self.second >> 40)
+    }
+
+    #[inline(always)]
+    pub(crate) fn seq(self) -> u32 {
+        low(self.second >> 16) & LOW_24
+    }
+
+    #[inline(always)]
+    fn flags(self) -> u8 {
+        self.second.to_be_bytes()[6]
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_solicited(self) -> bool {
+        self.flags() & SOLICITED != 0
+    }
+
+    /// Takes over what these words of a [pull](is_pull) say. False where that is anything rare: then the record means nothing.
+    #[inline(always)]
+    pub(crate) fn decode(self, record: &mut Record) -> bool {
+        record.kind = Kind::Send;
+        record.dst = self.dst();
+        record.src = self.src();
+        record.seq = self.seq();
+        record.len = self.len();
+        record.imm = None;
+        record.solicited = self.is_solicited();
+        record.srqn = None;
+        let [.., count] = self.second.to_be_bytes();
+        self.flags() & !SOLICITED == 0 && count == 1 && record.len > 0
     }
 }
 
@@ -306,35 +345,20 @@ impl Datagram {
 }
 
 impl Record {
-    /// Whether it is a SEND of some bytes that says nothing rare: with its bytes behind it, or one piece, it is *plain*.
+    /// Whether it is a SEND of some bytes that says nothing rare.
     #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         matches!(self.kind, Kind::Send) && self.imm.is_none() && self.srqn.is_none() && self.len > 0
     }
 
-    /// The header of a plain record whose bytes follow: what [`Header::encode`] says, in fewer steps.
+    /// The header of a plain record as [`Header::encode`] says it, where its bytes lie in one piece elsewhere.
     #[inline]
-    pub(crate) fn plain_words(&self) -> [u64; 2] {
+    pub(crate) fn two_words(&self) -> TwoWords {
         let flags = if self.solicited { SOLICITED } else { 0 };
-        [first_word(SEND_INLINE, self.dst, self.len), second_word(self.src, self.seq, flags, 0)]
-    }
-
-    /// Takes over what the words of a plain header say, of which the first was [looked at](plain_body). False where they say
-    /// anything rare: then this record means nothing.
-    ///
-    /// Field by field, into a record that is there: a whole one would be moved through memory several times on its way.
-    #[inline]
-    pub(crate) fn set_plain(&mut self, first: u64, second: u64, body: Body) -> bool {
-        let [.., flags, count] = second.to_be_bytes();
-        self.kind = Kind::Send;
-        self.dst = low(first >> 32) & LOW_24;
-        self.src = low(second >> 40);
-        self.seq = low(second >> 16) & LOW_24;
-        self.len = low(first);
-        self.imm = None;
-        self.solicited = flags & SOLICITED != 0;
-        self.srqn = None;
-        self.len > 0 && flags & !SOLICITED == 0 && (body == Body::Inline || count == 1)
+        TwoWords {
+            first: first_word(SEND_PULL, self.dst, self.len),
+            second: second_word(self.src, self.seq, flags, 1),
+        }
     }
 
     #[inline]
@@ -511,181 +535,5 @@ impl Piece {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn record(kind: Kind) -> Record {
-        Record {
-            kind,
-            dst: 0x02_4001,
-            src: 0x04_8002,
-            seq: 0xff_fffe,
-            len: 0,
-            imm: None,
-            solicited: false,
-            srqn: None,
-        }
-    }
-
-    fn datagram() -> Datagram {
-        Datagram {
-            qkey: 0x1111_1111,
-            src: [1; 16],
-            dst: std::array::from_fn(|i| i.to_le_bytes()[0]),
-            src_port: 0xc001,
-            traffic_class: 8,
-            hop_limit: 64,
-        }
-    }
-
-    #[test]
-    fn headers_have_this_layout() {
-        let header = Header {
-            record: Record {
-                len: 5,
-                imm: Some([1, 2, 3, 4]),
-                solicited: true,
-                srqn: Some(9),
-                ..record(Kind::Send)
-            },
-            body: Body::Inline,
-        };
-        let mut words = [0; HEADER_WORDS];
-        words[..4].copy_from_slice(&[
-            0x1102_4001_0000_0005,
-            0x0480_02ff_fffe_0f00,
-            0x0102_0304_0000_0000,
-            9,
-        ]);
-        assert_eq!(header.encode(), words);
-        assert_eq!(header.size(), 40);
-        assert_eq!(Header::words(words[0], words[1]), 4);
-        assert_eq!(Header::decode(words), Ok(header));
-        assert_eq!(pad_word(24), 0xff00_0000_0000_0018);
-        assert_eq!(entry(pad_word(24)), Entry::Pad(24));
-        assert_eq!(entry(0), Entry::End);
-        assert_eq!(entry(words[0]), Entry::Record);
-    }
-
-    #[test]
-    fn every_kind_survives_the_ring() {
-        let bodies = |header: Record| match header.kind {
-            kind if kind.is_send() => [Body::Inline, Body::Pull(1), Body::Pull(16)].to_vec(),
-            _ => vec![Body::None],
-        };
-        let kinds = [
-            record(Kind::Send),
-            Record { imm: Some([9, 8, 7, 6]), ..record(Kind::Send) },
-            record(Kind::Datagram(datagram())),
-            Record { imm: Some([1; 4]), ..record(Kind::Datagram(datagram())) },
-            Record { srqn: Some(0), ..record(Kind::Send) },
-            record(Kind::SendInvalidate(0)),
-            record(Kind::SendInvalidate(0xdead_be00)),
-            Record { imm: Some([0; 4]), ..record(Kind::WriteImm) },
-            record(Kind::Nak { syndrome: 0x62 }),
-            record(Kind::SourceFault),
-            record(Kind::Violation { access: true, syndrome: 0x62 }),
-            record(Kind::Violation { access: false, syndrome: 0x61 }),
-            record(Kind::Starved),
-        ];
-        for base in kinds {
-            for body in bodies(base) {
-                let len = if body == Body::None { 0 } else { 17 };
-                let header = Header { record: Record { len, ..base }, body };
-                let words = header.encode();
-                assert_eq!(
-                    Header::words(words[0], words[1]) as u64 * 8,
-                    header.record.header_bytes()
-                );
-                assert_eq!(Header::decode(words), Ok(header));
-            }
-        }
-        // An empty SEND has no body, a WRITE with immediate a length without one.
-        for (kind, imm, len) in [(Kind::Send, None, 0), (Kind::WriteImm, Some([0; 4]), 1 << 31)] {
-            let header = Header { record: Record { imm, len, ..record(kind) }, body: Body::None };
-            assert_eq!(Header::decode(header.encode()), Ok(header));
-        }
-    }
-
-    /// The short way of the usual record says and understands what the long way does, and nothing else.
-    #[test]
-    fn both_ways_of_a_plain_record_agree() {
-        let plain = |solicited, len| Record { solicited, len, ..record(Kind::Send) };
-        for (solicited, len) in [(false, 1), (true, 8), (false, 255), (true, u32::MAX)] {
-            for body in [Body::Inline, Body::Pull(1)] {
-                let header = Header { record: plain(solicited, len), body };
-                let words = header.encode();
-                assert!(header.record.is_plain());
-                let said = header.record.plain_words();
-                let said = if body == Body::Inline { said } else { pulled(said) };
-                assert_eq!(said, words[..2]);
-                let (said, follow) = plain_body(words[0]).unwrap();
-                assert_eq!((said, plain_size(follow)), (body, header.size()));
-                let mut read = record(Kind::Starved);
-                assert!(read.set_plain(words[0], words[1], said));
-                assert_eq!(read, header.record);
-            }
-        }
-        let mut understood = 0;
-        for op in 0..=0xff_u8 {
-            for flags in 0..=0xff_u8 {
-                for (len, count) in [(0, 0), (8, 0), (8, 1), (8, 2), (0, 1)] {
-                    let mut words = [0; HEADER_WORDS];
-                    words[0] = first_word(op, 1, len);
-                    words[1] = second_word(2, 3, flags, count);
-                    let mut record = record(Kind::Starved);
-                    if let Some((body, _)) = plain_body(words[0])
-                        && record.set_plain(words[0], words[1], body)
-                    {
-                        understood += 1;
-                        assert!(record.is_plain());
-                        assert_eq!(Header::decode(words), Ok(Header { record, body }));
-                    }
-                }
-            }
-        }
-        assert_eq!(understood, 2 * (3 + 1), "solicited or not; inline whatever the count");
-    }
-
-    /// Every op and flag byte: what is not written by this module is refused by name.
-    #[test]
-    fn garbage_is_refused_by_name() {
-        let mut accepted = 0;
-        for op in 1..=0xfe_u8 {
-            for flags in 0..=0xff_u8 {
-                for (len, count) in [(0, 0), (8, 0), (8, 1), (8, 16), (8, 17)] {
-                    let mut words = [0; HEADER_WORDS];
-                    words[0] = first_word(op, 1, len);
-                    words[1] = u64::from(flags) << 8 | count;
-                    words[2] = 0x55;
-                    match Header::decode(words) {
-                        Ok(header) => {
-                            accepted += 1;
-                            // What was accepted says the same when this side writes it: no two spellings of a size.
-                            let again = header.encode();
-                            assert_eq!(
-                                Header::words(again[0], again[1]),
-                                Header::words(words[0], words[1])
-                            );
-                            assert_eq!(header.encode()[0], words[0]);
-                        }
-                        Err(Garbage::Op(o)) => assert_eq!(o, op),
-                        Err(Garbage::Flags { op: o, flags: f }) => assert_eq!((o, f), (op, flags)),
-                        Err(Garbage::Pieces) => {
-                            assert!(op >> 4 == BODY_PULL && !(1..=16).contains(&count));
-                        }
-                        Err(other) => panic!("{other}"),
-                    }
-                }
-            }
-        }
-        assert!(accepted > 0);
-    }
-
-    #[test]
-    fn pieces_survive_the_ring() {
-        let piece = Piece { lkey: 0x0102_0304, pd: 7, addr: u64::MAX - 3, len: u32::MAX };
-        assert_eq!(Piece::decode(piece.encode()), piece);
-        assert_eq!(u64::try_from(size_of_val(&piece.encode())).unwrap(), PIECE);
-    }
-}
+#[path = "record_tests.rs"]
+mod tests;

@@ -253,10 +253,16 @@ impl<M: Words, C: Store> Reader<M, C> {
         self.tail += size;
     }
 
+    /// Whether there is anything to report.
+    #[inline]
+    pub(crate) const fn has_unreported(&self) -> bool {
+        self.tail != self.reported
+    }
+
     /// Tells the writer what was taken. Returns whether it was anything.
     #[inline]
     pub(crate) fn report(&mut self) -> bool {
-        let news = self.tail != self.reported;
+        let news = self.has_unreported();
         if news {
             self.consumed.store(self.tail, Ordering::Release);
             self.reported = self.tail;

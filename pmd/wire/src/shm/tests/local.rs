@@ -203,6 +203,7 @@ fn nothing_counts_as_taken_before_its_answer_is_there() {
             record.seq == 0
         });
         assert_eq!(taken, 1);
+        pair.links_b().publish();
         assert_eq!(pair.a().links[0].consumed(ab), 0);
         let mut kinds = Vec::new();
         for _ in 0..2 {
@@ -633,6 +634,7 @@ fn a_full_ring_says_so_and_goes_on() {
     let (mut taken, mut bursts) = (0, 0);
     while taken < pushed as usize {
         let burst = b.links[0].rx(ba, |_, _, _| true);
+        b.links[0].publish();
         assert!((1..=limits::RX_BURST).contains(&burst));
         taken += burst;
         bursts += 1;

@@ -113,6 +113,7 @@ fn the_bell_rings_for_what_concerns_the_lcore() {
     assert!(matches!(a.links[0].push(ab, PD, &send(1, 2, 0, 0), Source::Sges(&[])), Push::At(_)));
     doze(&mut a.links[0]);
     assert_eq!(b.links[0].rx(ba, |_, _, _| true), 1);
+    b.links[0].publish();
     hears(&mut a.links[0], "progress");
 
     // A link that comes, and links that go.

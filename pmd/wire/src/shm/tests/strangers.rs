@@ -130,8 +130,8 @@ fn a_callee_that_is_not_fit_is_named() {
         (Message::Hello(Box::new(Hello { boot_id: [0; 16], ..good.clone() })), Refusal::Host),
         (Message::Hello(Box::new(Hello { prefix: 77, ..good.clone() })), Refusal::Prefix(77)),
         (
-            Message::Hello(Box::new(Hello { version: 2, ..good })),
-            Refusal::Version { ours: VERSION, theirs: 2 },
+            Message::Hello(Box::new(Hello { version: VERSION + 1, ..good })),
+            Refusal::Version { ours: VERSION, theirs: VERSION + 1 },
         ),
         (Message::Retire { id: 1 }, Refusal::Nonsense),
     ] {

@@ -1,0 +1,165 @@
+//! The header of a small SEND, in one word.
+//!
+//! What a small message costs is the lines of the ring that pass from core to core, so the usual one says no more than it must.
+//! Both sides of a link know which device and lcore is at either end: those bits of the two queue pair numbers are left out.
+//!
+//! ```text
+//! 100 | solicited 1 | message length - 1  8 | receiving QPN's low 14 | sending QPN's low 14 | message number 24
+//! ```
+//!
+//! The message follows, padded to eight bytes. The first byte is no op of a [long header](super::record), nor zero, nor PAD.
+
+use super::limits::{INLINE_MAX, QPN_LCORE_SHIFT, QPN_PREFIX_SHIFT};
+use super::record::{Kind, Record, TwoWords};
+
+/// Bytes of the header.
+pub(crate) const SHORT: u64 = 8;
+
+const MARK: u64 = 0b100;
+const MARK_SHIFT: u32 = 61;
+const SOLICITED_SHIFT: u32 = 60;
+const LEN_SHIFT: u32 = 52;
+const DST_SHIFT: u32 = 38;
+const SRC_SHIFT: u32 = 24;
+/// Bits of a QPN below the lcore.
+const QPN_LOW: u32 = (1 << QPN_LCORE_SHIFT) - 1;
+
+const _: () = assert!(INLINE_MAX == 1 << (SOLICITED_SHIFT - LEN_SHIFT));
+const _: () = assert!(SRC_SHIFT + QPN_LCORE_SHIFT == DST_SHIFT);
+const _: () = assert!(DST_SHIFT + QPN_LCORE_SHIFT == LEN_SHIFT);
+
+/// What the queue pair numbers at the two ends of one direction of a link begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    dst: u32,
+    src: u32,
+}
+
+impl Ends {
+    /// By the device prefix and lcore of the receiver and of the sender.
+    pub(crate) fn new(receiver: (u8, u8), sender: (u8, u8)) -> Self {
+        let begin = |(prefix, lcore): (u8, u8)| {
+            u32::from(prefix) << QPN_PREFIX_SHIFT | u32::from(lcore) << QPN_LCORE_SHIFT
+        };
+        Self { dst: begin(receiver), src: begin(sender) }
+    }
+
+    /// The other direction.
+    pub(crate) const fn reversed(self) -> Self {
+        Self { dst: self.src, src: self.dst }
+    }
+
+    /// The short header of a plain SEND of 1 to [`INLINE_MAX`] bytes; `None` where its queue pairs are of other ends.
+    #[inline(always)]
+    pub(crate) fn encode(self, header: TwoWords) -> Option<u64> {
+        let (dst, src) = (header.dst() ^ self.dst, header.src() ^ self.src);
+        ((dst | src) & !QPN_LOW == 0).then(|| {
+            MARK << MARK_SHIFT
+                | u64::from(header.is_solicited()) << SOLICITED_SHIFT
+                | u64::from(header.len() - 1) << LEN_SHIFT
+                | u64::from(dst) << DST_SHIFT
+                | u64::from(src) << SRC_SHIFT
+                | u64::from(header.seq())
+        })
+    }
+
+    /// Takes over what a word says that [is short](len): field by field, into a record that is there, since a whole one would be
+    /// moved through memory several times on its way.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "masked")]
+    pub(crate) const fn decode(self, word: u64, record: &mut Record) {
+        record.kind = Kind::Send;
+        record.dst = self.dst | (word >> DST_SHIFT) as u32 & QPN_LOW;
+        record.src = self.src | (word >> SRC_SHIFT) as u32 & QPN_LOW;
+        record.seq = word as u32 & 0xff_ffff;
+        record.len = (word >> LEN_SHIFT) as u8 as u32 + 1;
+        record.imm = None;
+        record.solicited = word >> SOLICITED_SHIFT & 1 != 0;
+        record.srqn = None;
+    }
+}
+
+/// Message bytes of the short header that this word is, if it is one.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "eight bits")]
+pub(crate) fn len(word: u64) -> Option<u64> {
+    (word >> MARK_SHIFT == MARK).then_some((word >> LEN_SHIFT) as u8 as u64 + 1)
+}
+
+/// Bytes in the ring of a short header with so many bytes behind it.
+#[inline(always)]
+pub(crate) const fn size(len: u64) -> u64 {
+    SHORT + ((len + 7) & !7)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Entry, entry};
+    use super::*;
+
+    fn record(len: u32) -> Record {
+        Record {
+            kind: Kind::Send,
+            dst: 5 << QPN_PREFIX_SHIFT | 3 << QPN_LCORE_SHIFT | 0x3fff,
+            src: 127 << QPN_PREFIX_SHIFT | 7 << QPN_LCORE_SHIFT | 0x2aaa,
+            seq: 0xff_fffe,
+            len,
+            imm: None,
+            solicited: false,
+            srqn: None,
+        }
+    }
+
+    const RECEIVER: (u8, u8) = (5, 3);
+    const SENDER: (u8, u8) = (127, 7);
+
+    #[test]
+    fn short_headers_have_this_layout() {
+        let ends = Ends::new(RECEIVER, SENDER);
+        let word = ends.encode(record(5).two_words()).unwrap();
+        assert_eq!(word, 0b100 << 61 | 4 << 52 | 0x3fff << 38 | 0x2aaa << 24 | 0xff_fffe);
+        assert_eq!((len(word), size(5), size(8), size(9)), (Some(5), 16, 16, 24));
+    }
+
+    #[test]
+    fn small_messages_survive_the_ring() {
+        let ends = Ends::new(RECEIVER, SENDER);
+        for length in 1..=INLINE_MAX {
+            for solicited in [false, true] {
+                let sent = Record { solicited, ..record(length) };
+                let word = ends.encode(sent.two_words()).unwrap();
+                assert_eq!(entry(word), Entry::Record);
+                assert_eq!(len(word), Some(length.into()));
+                let mut taken = Record { imm: Some([1; 4]), srqn: Some(1), ..record(0) };
+                ends.decode(word, &mut taken);
+                assert_eq!(taken, sent);
+            }
+        }
+    }
+
+    /// Queue pairs that the ends do not tell need a long header.
+    #[test]
+    fn strangers_are_named_in_full() {
+        let words = record(8).two_words();
+        for (receiver, sender) in [
+            ((4, 3), SENDER),
+            ((5, 2), SENDER),
+            (RECEIVER, (126, 7)),
+            (RECEIVER, (127, 6)),
+            (SENDER, RECEIVER),
+        ] {
+            assert_eq!(Ends::new(receiver, sender).encode(words), None);
+        }
+        assert!(Ends::new(SENDER, RECEIVER).reversed().encode(words).is_some());
+    }
+
+    /// Of all first bytes, these alone are short headers; none of them is an op.
+    #[test]
+    fn a_short_header_is_nothing_else() {
+        for first in 0..=0xff_u64 {
+            let is_short = len(first << 56).is_some();
+            assert_eq!(is_short, (0x80..0xa0).contains(&first));
+            assert!(!is_short || entry(first << 56) == Entry::Record);
+        }
+    }
+}
