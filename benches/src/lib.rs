@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod cores;
+mod ends;
 mod opposite;
 mod packets;
 mod probe;
@@ -9,6 +10,7 @@ mod side;
 mod traffic;
 
 pub use cores::{cores, pin};
+pub use ends::Ends;
 pub use opposite::Opposite;
 pub use packets::Packets;
 pub use probe::hop_ns;

@@ -2,7 +2,10 @@
 //! wire, not a queue.
 #![forbid(unsafe_code)]
 
-use benches::{Kind, Options, Packets, Sink, Source, pair, stream};
+mod datagrams;
+
+use benches::{BATCH, Ends, Kind, Options, Packets, Sink, Source, pair, stream};
+use pmd_verbs::endpoint::Op;
 use pmd_verbs::{QpOptions, Rc, WireChoice};
 
 /// Before the count: queues reach their depth, buffers their size.
@@ -58,6 +61,30 @@ fn packets_in_memory_allocate_nothing() {
                 packets.run(MESSAGES).expect("messages complete");
             });
             assert_eq!(counted.count_total, 0, "{kind:?} of {size} bytes");
+        }
+    }
+}
+
+/// The seam of nodes, with operations that carry their bytes and such that point to them.
+#[test]
+fn endpoints_allocate_nothing() {
+    for wire in [WireChoice::Shm, WireChoice::Udp] {
+        let mut ends = Ends::connect(wire, 64).expect("two connected endpoints");
+        let (from, to) = (ends.from, ends.to);
+        for op in [
+            Op::Send { from, imm: None },
+            Op::SendInline { bytes: &[7; 64], imm: Some([1, 2, 3, 4]) },
+            Op::Write { from, to, imm: None },
+            Op::Read { into: from, from: to },
+        ] {
+            let mut run = |messages: u64| {
+                for _ in 0..messages / BATCH as u64 {
+                    ends.batch(op).expect("operations end well");
+                }
+            };
+            run(WARM_UP);
+            let counted = allocation_counter::measure(|| run(MESSAGES));
+            assert_eq!(counted.count_total, 0, "{wire:?}, {op:?}");
         }
     }
 }
