@@ -1,0 +1,127 @@
+//! `spinwire perf` between two hosts: network namespaces joined by a veth pair.
+//!
+//! These tests make namespaces, so they run as root, and say so otherwise.
+
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Two hosts, 10.9.0.1 and 10.9.0.2, fd09::1 and fd09::2, gone when dropped.
+struct Hosts {
+    name: String,
+}
+
+impl Hosts {
+    fn new(test: &str, mtu: u32) -> Self {
+        let hosts = Self { name: format!("{test}{}", std::process::id()) };
+        let [a, b] = [1, 2].map(|host| hosts.namespace(host));
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        ip(&format!("link add v netns {a} type veth peer name v netns {b}"));
+        for (namespace, host) in [(&a, 1), (&b, 2)] {
+            ip(&format!("-n {namespace} address add 10.9.0.{host}/24 dev v"));
+            ip(&format!("-n {namespace} address add fd09::{host}/64 dev v nodad"));
+            ip(&format!("-n {namespace} link set v mtu {mtu}"));
+            ip(&format!("-n {namespace} link set lo up"));
+            ip(&format!("-n {namespace} link set v up"));
+        }
+        hosts
+    }
+
+    fn namespace(&self, host: u8) -> String {
+        format!("{}-{host}", self.name)
+    }
+
+    /// Starts a program on a host.
+    fn start(&self, host: u8, program: &str, args: &[&str]) -> Child {
+        let namespace = self.namespace(host);
+        Command::new("ip")
+            .args(["netns", "exec", &namespace, program])
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("iproute2 is installed")
+    }
+
+    /// What the host's IP has counted, such as `IpFragCreates`; 0 where the kernel leaves it out.
+    fn counted(&self, host: u8, name: &str) -> u64 {
+        let output = self.start(host, "nstat", &["-a", "-z", "-s", name]).wait_with_output();
+        let output = output.expect("nstat is part of iproute2");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = text.lines().find(|line| line.starts_with(name));
+        let value = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+        value.unwrap_or_else(|| panic!("nstat has no {name}: {text}"))
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in [1, 2] {
+            let namespace = self.namespace(host);
+            if let Err(error) = Command::new("ip").args(["netns", "del", &namespace]).status() {
+                eprintln!("{namespace} stays: {error}");
+            }
+        }
+    }
+}
+
+/// Runs `ip ARGUMENTS`.
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output();
+    let output = output.expect("iproute2 is installed");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "these tests need root: `ip {arguments}` says {error}");
+}
+
+fn report(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}{error}");
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Sends and writes between two hosts over a link of this MTU: every byte arrives, in packets as
+/// large as the link takes, and IP never cuts one up.
+fn measures(test: &str, mtu: u32, addresses: [&str; 2], path_mtu: u32) {
+    let hosts = Hosts::new(test, mtu);
+    for (operation, size) in [("send-bw", "64"), ("write-bw", "65536"), ("read-bw", "10000")] {
+        let [near, far] = addresses;
+        let binary = env!("CARGO_BIN_EXE_spinwire");
+        let listen = if far.contains(':') { format!("[{far}]:18515") } else { far.to_owned() };
+        let common = ["perf", operation, "--wire", "udp", "-s", size, "-n", "300", "--json"];
+        let (ours, theirs) = (format!("soft:{near}"), format!("soft:{far}"));
+        let server = ["--device", &theirs, "--listen", &listen];
+        let server = hosts.start(2, binary, &[&common[..], &server[..]].concat());
+        let client = ["--device", &ours, "--peer", &listen];
+        let client = hosts.start(1, binary, &[&common[..], &client[..]].concat());
+        let measured = report(&client.wait_with_output().expect("the client ends"));
+        let served = report(&server.wait_with_output().expect("the server ends"));
+        assert_eq!((&measured["ok"], &served["ok"]), (&true.into(), &true.into()), "{measured}");
+        assert_eq!(measured["wire"], "udp");
+        assert_eq!(measured["mtu"], path_mtu, "{operation}");
+        assert!(measured["verified_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{measured}");
+        assert!(measured["messages_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{measured}");
+    }
+    for host in [1, 2] {
+        for name in ["IpFragCreates", "IpReasmReqds", "Ip6FragCreates", "Ip6ReasmReqds"] {
+            assert_eq!(hosts.counted(host, name), 0, "{name} of host {host}");
+        }
+    }
+}
+
+#[test]
+fn over_ethernet_as_it_is() {
+    measures("eth", 1500, ["10.9.0.1", "10.9.0.2"], 1024);
+}
+
+#[test]
+fn over_jumbo_frames() {
+    measures("jumbo", 9000, ["10.9.0.1", "10.9.0.2"], 4096);
+}
+
+#[test]
+fn over_ipv6() {
+    measures("six", 1500, ["fd09::1", "fd09::2"], 1024);
+    measures("sixjumbo", 9000, ["fd09::1", "fd09::2"], 4096);
+}
