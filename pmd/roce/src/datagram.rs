@@ -61,7 +61,7 @@ fn send_one<M: Memory, C: CqSink>(
     if let Some(link) = av.link {
         return local::datagram::send(qp, dev, io, peers, link, wqe, DatagramRecord { qkey, flow });
     }
-    let (opcode, immdt) = match wqe.op {
+    let (opcode, immdt) = match wqe.op() {
         SendOp::SendImm(imm) => (Opcode::UD_SEND_ONLY_IMM, Some(ImmDt(imm.0))),
         _ => (Opcode::UD_SEND_ONLY, None),
     };

@@ -169,7 +169,7 @@ fn gate<M: Memory, C>(qp: &mut Qp, dev: &Device, io: &mut Io<'_, M, C>) -> Gate 
     if wqe.flags.contains(SendFlags::FENCE) && requester.rd_atomics > 0 {
         return Gate::Shut;
     }
-    if wqe.op.is_local() {
+    if wqe.op().is_local() {
         let wqe = *wqe;
         return run_local(qp, io.mem, &wqe);
     }
@@ -207,7 +207,7 @@ fn is_reliable(qp: &Qp) -> bool {
 /// Runs a request that needs no peer, and no PSN. A key is invalidated only when nothing before it
 /// can need the key again.
 pub(crate) fn run_local(qp: &mut Qp, mem: &mut impl Memory, wqe: &SendWqe) -> Gate {
-    let (outcome, failure) = match &wqe.op {
+    let (outcome, failure) = match &wqe.op() {
         SendOp::BindWindow(bind) => (mem.bind(qp.asker(), bind), WcStatus::MwBind),
         SendOp::LocalInvalidate(_) if !qp.sq.next_is_head() => return Gate::Shut,
         SendOp::LocalInvalidate(key) => (mem.invalidate(qp.asker(), *key), WcStatus::LocQpOp),
@@ -264,7 +264,7 @@ fn send_packet<M: Memory, C: CqSink>(
     let mut headers = request(qp, wqe, number, offset);
     headers.bth.psn = psn;
     headers.bth.solicited =
-        is_last && wqe.flags.contains(SendFlags::SOLICITED) && may_solicit(&wqe.op);
+        is_last && wqe.flags.contains(SendFlags::SOLICITED) && may_solicit(&wqe.op());
     headers.bth.ack_req = is_reliable(qp)
         && (is_last
             || number % ACK_REQUEST_EVERY == ACK_REQUEST_EVERY - 1
@@ -345,7 +345,7 @@ fn request(qp: &Qp, wqe: &SendWqe, number: u32, offset: u32) -> Headers {
         (false, false) => middle,
         (false, true) => end,
     };
-    let operation = match wqe.op {
+    let operation = match wqe.op() {
         SendOp::Send => place(O::SendOnly, O::SendFirst, O::SendMiddle, O::SendLast),
         SendOp::SendImm(_) => place(O::SendOnlyImm, O::SendFirst, O::SendMiddle, O::SendLastImm),
         SendOp::SendInvalidate(_) => {
@@ -367,7 +367,7 @@ fn request(qp: &Qp, wqe: &SendWqe, number: u32, offset: u32) -> Headers {
     if qp.transport() == Transport::XrcIni {
         headers.xrceth = wqe.srqn.map(|srqn| XrcEth { srqn });
     }
-    match wqe.op {
+    match wqe.op() {
         SendOp::Send => {}
         SendOp::SendImm(imm) => headers.immdt = last.then_some(ImmDt(imm.0)),
         SendOp::SendInvalidate(rkey) => headers.ieth = last.then_some(Ieth { rkey }),

@@ -71,7 +71,7 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
             Stage::Posted if qp.state() != QpState::Rts => return Step::Wait,
             Stage::Posted | Stage::Started => {}
         }
-        let (op, len) = (wqe.op, wqe.len);
+        let (op, len) = (wqe.op(), wqe.len);
         if op.is_local() {
             return self.run_local(qp);
         }

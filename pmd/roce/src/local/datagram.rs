@@ -33,7 +33,7 @@ pub(crate) fn send<M: Memory, C: CqSink>(
         src: qp.qpn,
         seq: Psn::new(0),
         len: wqe.len,
-        imm: match wqe.op {
+        imm: match wqe.op() {
             SendOp::SendImm(imm) => Some(imm),
             _ => None,
         },

@@ -202,7 +202,7 @@ fn settle<M: Memory, C: CqSink>(
     }
 }
 
-#[inline]
+#[inline(always)]
 fn complete<M, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &mut Io<'_, M, C>) {
     if let Some(wqe) = qp.sq.head().filter(|wqe| wqe.stage == Stage::Started) {
         qp.requester.una = wqe.first_psn.plus(1);

@@ -8,10 +8,10 @@ use crate::device::Device;
 use crate::ids::LinkId;
 use crate::limits::MARK_EVERY;
 use crate::qp::Qp;
-use crate::qp::sq::Stage;
+use crate::qp::sq::{Stage, Verb};
 use crate::qp::state::{QpState, Transport};
 use crate::sink::CqSink;
-use crate::work::{Access, SendFlags, SendOp};
+use crate::work::{Access, SendFlags, Sge};
 
 /// Runs requests from the cursor on, at most `budget` of them; returns how many.
 #[inline]
@@ -38,13 +38,14 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
     let mut credits = credits(qp, &page).unwrap_or(0);
     let (mut done, mut sent, mut received) = (0, 0, 0);
     let (mut seq, mut newest, mut unmarked) = (qp.requester.end, 0, 0);
+    let mut only = Sge::default();
     while done < budget && peers.glance(link, peer) == seen {
-        let Some((wqe, source)) = qp.sq.cursor() else { break };
+        let Some((wqe, source)) = qp.sq.cursor(&mut only) else { break };
         if wqe.stage != Stage::Posted {
             break;
         }
-        match wqe.op {
-            SendOp::Send if credits > 0 => {
+        match wqe.verb {
+            Verb::Send if credits > 0 => {
                 let record = Record {
                     kind: RecordKind::Send,
                     dst: peer,
@@ -67,21 +68,21 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
                     unmarked = 0;
                 }
             }
-            SendOp::Write(at) if allows_write => {
-                if peers.write(link, pd, source, target, at).is_err() {
+            Verb::Write if allows_write => {
+                if peers.write(link, pd, source, target, wqe.remote()).is_err() {
                     break;
                 }
                 dev.unfenced |= wqe.len > 0;
                 sent += u64::from(wqe.len);
                 qp.sent_direct(dev, cq);
             }
-            SendOp::Read(at) if allows_read => {
+            Verb::Read if allows_read => {
                 let Source::Sges(into) = source else { break };
                 if core::mem::take(&mut dev.unfenced) {
                     // Everything written so far is visible before anything is read.
                     peers.fence();
                 }
-                if peers.read(link, pd, into, target, at).is_err() {
+                if peers.read(link, pd, into, target, wqe.remote()).is_err() {
                     break;
                 }
                 received += u64::from(wqe.len);
@@ -116,7 +117,7 @@ impl Device {
 impl Qp {
     /// The request at the cursor was executed and needs nothing more but its turn to complete: at
     /// once where it is the oldest. The consumer sees it after the fence that ends the poll.
-    #[inline]
+    #[inline(always)]
     pub(super) fn sent_direct(&mut self, dev: &mut Device, cq: &mut impl CqSink) {
         if self.sq.next_is_head() {
             self.succeed_send(dev, cq);

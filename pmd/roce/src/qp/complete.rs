@@ -59,7 +59,7 @@ impl Qp {
         let Some(wqe) = self.sq.head() else { return };
         if status != WcStatus::Success || wqe.is_signaled() {
             let byte_len = if wqe.is_read_or_atomic() { wqe.len } else { 0 };
-            let what = Received::new(wqe.op.wc_opcode(), byte_len);
+            let what = Received::new(wqe.wc_opcode(), byte_len);
             let completion = self.completion(wqe.wr_id, status, what);
             self.push_send(dev, cq, completion);
         }

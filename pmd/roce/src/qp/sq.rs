@@ -8,10 +8,10 @@
 //! `head` is the oldest request without completion, `next` the one whose packets are sent next, and
 //! `tail` where the next one is posted. Going back moves `next` toward `head`.
 
-use crate::ids::{PdId, Psn, Srqn, WrId};
+use crate::ids::{Lkey, PdId, Psn, Rkey, Srqn, WrId};
 use crate::local::Source;
 use crate::memory::{Memory, MemoryFault};
-use crate::work::{Data, Datagram, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus};
+use crate::work::{Data, Datagram, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus};
 
 /// How far a send request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,14 +26,28 @@ pub(crate) enum Stage {
     Failed(WcStatus),
 }
 
-/// A posted send request. All that a SEND, WRITE or READ of a connection needs lies in its first
-/// cache line.
+/// What a request does, where it is one of the usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Verb {
+    Send,
+    Write,
+    Read,
+    /// Something else: [`SendWqe::op`] says what.
+    Other,
+}
+
+/// A posted send request. All that a SEND, WRITE or READ of one element needs lies in its first cache
+/// line, so that queue pairs by the thousand keep out of each other's way.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct SendWqe {
     pub(crate) wr_id: WrId,
     /// Local path: the ring position that proves that the peer has taken the message.
     pub(crate) position: u64,
+    /// WRITE and READ: where at the peer.
+    addr: u64,
+    rkey: Rkey,
     /// Message bytes.
     pub(crate) len: u32,
     /// PSN of the first packet; from [`Stage::Started`] on.
@@ -41,33 +55,87 @@ pub(crate) struct SendWqe {
     /// PSNs taken, by the request and by the answer to a READ; from [`Stage::Started`] on.
     pub(crate) packets: u32,
     pub(crate) flags: SendFlags,
+    pub(crate) verb: Verb,
     pub(crate) stage: Stage,
     sges: u8,
     inline: bool,
-    pub(crate) op: SendOp,
+    /// The only element, where there is one.
+    sge: Sge,
+
+    /// The operation, where the verb does not say it all.
+    other: SendOp,
     /// UD only: what an earlier request left here means nothing to a connection.
     pub(crate) to: Option<Datagram>,
     /// XRC only, as well.
     pub(crate) srqn: Option<Srqn>,
 }
 
-const _: () = assert!(size_of::<SendWqe>() == 128 && core::mem::offset_of!(SendWqe, op) == 40);
+const _: () = assert!(
+    size_of::<SendWqe>() == 128 && core::mem::offset_of!(SendWqe, other) == 64,
+    "the usual request fits a cache line"
+);
 
 impl SendWqe {
     const EMPTY: Self = Self {
         wr_id: WrId(0),
-        op: SendOp::Send,
-        flags: SendFlags::empty(),
-        stage: Stage::Posted,
+        position: 0,
+        addr: 0,
+        rkey: Rkey(0),
         len: 0,
         first_psn: Psn::new(0),
         packets: 0,
-        position: 0,
-        to: None,
-        srqn: None,
+        flags: SendFlags::empty(),
+        verb: Verb::Other,
+        stage: Stage::Posted,
         sges: 0,
         inline: false,
+        sge: Sge { addr: 0, len: 0, lkey: Lkey(0) },
+        other: SendOp::Send,
+        to: None,
+        srqn: None,
     };
+
+    /// What to do.
+    pub(crate) const fn op(&self) -> SendOp {
+        match self.verb {
+            Verb::Send => SendOp::Send,
+            Verb::Write => SendOp::Write(self.remote()),
+            Verb::Read => SendOp::Read(self.remote()),
+            Verb::Other => self.other,
+        }
+    }
+
+    /// WRITE and READ: where at the peer.
+    #[inline]
+    pub(crate) const fn remote(&self) -> RemoteAddr {
+        RemoteAddr { addr: self.addr, rkey: self.rkey }
+    }
+
+    #[inline]
+    fn set_op(&mut self, op: SendOp) {
+        let (verb, at) = match op {
+            SendOp::Send => (Verb::Send, RemoteAddr::default()),
+            SendOp::Write(at) => (Verb::Write, at),
+            SendOp::Read(at) => (Verb::Read, at),
+            other => {
+                self.other = other;
+                (Verb::Other, RemoteAddr::default())
+            }
+        };
+        self.verb = verb;
+        (self.addr, self.rkey) = (at.addr, at.rkey);
+    }
+
+    /// What its completion says.
+    #[inline]
+    pub(crate) const fn wc_opcode(&self) -> WcOpcode {
+        match self.verb {
+            Verb::Send => WcOpcode::Send,
+            Verb::Write => WcOpcode::Write,
+            Verb::Read => WcOpcode::Read,
+            Verb::Other => self.other.wc_opcode(),
+        }
+    }
 
     /// One past the last PSN.
     #[inline]
@@ -78,7 +146,11 @@ impl SendWqe {
     /// Whether only a response with data completes it.
     #[inline]
     pub(crate) const fn is_read_or_atomic(&self) -> bool {
-        self.op.is_read_or_atomic()
+        match self.verb {
+            Verb::Send | Verb::Write => false,
+            Verb::Read => true,
+            Verb::Other => self.other.is_read_or_atomic(),
+        }
     }
 
     /// Whether its completion is to be seen even when all went well.
@@ -119,7 +191,7 @@ impl SendOp {
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     wqes: Box<[SendWqe]>,
-    /// `max_sge` elements per request.
+    /// `max_sge` elements per request, where there may be several.
     sges: Box<[Sge]>,
     max_sge: usize,
     /// `max_inline` bytes per request.
@@ -138,7 +210,7 @@ impl SendQueue {
         let (max_sge, max_inline) = (max_sge as usize, max_inline as usize);
         Self {
             wqes: vec![SendWqe::EMPTY; slots].into(),
-            sges: vec![Sge::default(); slots * max_sge].into(),
+            sges: vec![Sge::default(); if max_sge > 1 { slots * max_sge } else { 0 }].into(),
             max_sge,
             inline: vec![0; slots * max_inline].into(),
             max_inline,
@@ -193,26 +265,12 @@ impl SendQueue {
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, len: u32, flags: SendFlags) {
         debug_assert!(!self.is_full());
         let index = self.index(self.tail);
-        let (sges, inline) = match wr.data {
-            Data::Sges(sges) => {
-                self.put_sges(index, sges);
-                #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SGE")]
-                let count = sges.len() as u8;
-                (count, false)
-            }
-            Data::Inline(pieces) => {
-                self.put_inline(index, pieces);
-                (0, true)
-            }
-        };
         let wqe = &mut self.wqes[index];
         wqe.wr_id = wr.wr_id;
         wqe.len = len;
         wqe.flags = flags;
         wqe.stage = Stage::Posted;
-        wqe.sges = sges;
-        wqe.inline = inline;
-        wqe.op = wr.op;
+        wqe.set_op(wr.op);
         // What only some transports have lies in a line of its own.
         if wr.to.is_some() {
             wqe.to = wr.to;
@@ -220,15 +278,31 @@ impl SendQueue {
         if wr.srqn.is_some() {
             wqe.srqn = wr.srqn;
         }
+        if let Data::Sges([only]) = wr.data {
+            (wqe.sges, wqe.inline, wqe.sge) = (1, false, *only);
+        } else {
+            self.put_data(index, &wr.data);
+        }
         self.tail = self.tail.wrapping_add(1);
     }
 
-    #[inline]
-    fn put_sges(&mut self, index: usize, sges: &[Sge]) {
-        let at = index * self.max_sge;
-        match sges {
-            [only] => self.sges[at] = *only,
-            several => self.sges[at..at + several.len()].copy_from_slice(several),
+    #[inline(never)]
+    fn put_data(&mut self, index: usize, data: &Data<'_>) {
+        let wqe = &mut self.wqes[index];
+        match data {
+            Data::Sges(sges) => {
+                let at = index * self.max_sge;
+                #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SGE")]
+                let count = sges.len() as u8;
+                (wqe.sges, wqe.inline) = (count, false);
+                if count > 0 {
+                    self.sges[at..at + sges.len()].copy_from_slice(sges);
+                }
+            }
+            Data::Inline(pieces) => {
+                (wqe.sges, wqe.inline) = (0, true);
+                self.put_inline(index, pieces);
+            }
         }
     }
 
@@ -259,20 +333,30 @@ impl SendQueue {
         Some(&mut self.wqes[index])
     }
 
-    /// The request whose packets are sent next, to be changed, and its bytes.
+    /// The request whose packets are sent next, to be changed, and its bytes; `only` is where the
+    /// only element is put for this.
     #[inline]
-    pub(crate) fn cursor(&mut self) -> Option<(&mut SendWqe, Source<'_>)> {
+    pub(crate) fn cursor<'a>(
+        &'a mut self,
+        only: &'a mut Sge,
+    ) -> Option<(&'a mut SendWqe, Source<'a>)> {
         if !self.has_next() {
             return None;
         }
         let index = self.index(self.next);
         let wqe = &mut self.wqes[index];
-        let source = if wqe.inline {
-            let at = index * self.max_inline;
-            Source::Inline(&self.inline[at..at + wqe.len as usize])
-        } else {
-            let at = index * self.max_sge;
-            Source::Sges(&self.sges[at..at + usize::from(wqe.sges)])
+        *only = wqe.sge;
+        let source = match (wqe.sges, wqe.inline) {
+            (1, _) => Source::Sges(core::slice::from_ref(only)),
+            (_, true) => {
+                let at = index * self.max_inline;
+                Source::Inline(&self.inline[at..at + wqe.len as usize])
+            }
+            (0, false) => Source::Sges(&[]),
+            (count, false) => {
+                let at = index * self.max_sge;
+                Source::Sges(&self.sges[at..at + usize::from(count)])
+            }
         };
         Some((wqe, source))
     }
@@ -337,12 +421,17 @@ impl SendQueue {
     fn source(&self, counter: u32) -> Source<'_> {
         let index = self.index(counter);
         let wqe = &self.wqes[index];
-        if wqe.inline {
-            let at = index * self.max_inline;
-            Source::Inline(&self.inline[at..at + wqe.len as usize])
-        } else {
-            let at = index * self.max_sge;
-            Source::Sges(&self.sges[at..at + usize::from(wqe.sges)])
+        match (wqe.sges, wqe.inline) {
+            (1, _) => Source::Sges(core::slice::from_ref(&wqe.sge)),
+            (_, true) => {
+                let at = index * self.max_inline;
+                Source::Inline(&self.inline[at..at + wqe.len as usize])
+            }
+            (0, false) => Source::Sges(&[]),
+            (count, false) => {
+                let at = index * self.max_sge;
+                Source::Sges(&self.sges[at..at + usize::from(count)])
+            }
         }
     }
 

@@ -141,7 +141,7 @@ fn element(sge: &Sge) -> shm::Sge {
     shm::Sge { addr: sge.addr, len: sge.len, lkey: sge.lkey.0 }
 }
 
-#[inline]
+#[cold]
 fn fault(fault: shm::MemoryFault) -> LocalFault {
     match fault {
         shm::MemoryFault::Local => LocalFault::Local,
@@ -256,10 +256,9 @@ fn from_wire(record: &shm::Record) -> Record {
 }
 
 /// Has `act` use a source in the wire's own types.
-#[inline]
+#[inline(never)]
 fn with_source<R>(source: Source<'_>, act: impl FnOnce(shm::Source<'_>) -> R) -> R {
     match source {
-        Source::Sges([only]) => act(shm::Source::Sges(&[element(only)])),
         Source::Inline(bytes) => act(shm::Source::Inline(bytes)),
         Source::Sges(sges) => with_elements(sges, |elements| act(shm::Source::Sges(elements))),
     }
@@ -294,8 +293,14 @@ impl LocalPeer for Answering<'_> {
         target: (PdId, Qpn),
         to: RemoteAddr,
     ) -> Result<(), LocalFault> {
-        with_source(from, |from| self.0.write(link.0, pd.0, from, &remote(target, to)))
-            .map_err(fault)
+        let to = remote(target, to);
+        let outcome = match from {
+            Source::Sges([only]) => {
+                self.0.write(link.0, pd.0, shm::Source::Sges(&[element(only)]), &to)
+            }
+            other => with_source(other, |from| self.0.write(link.0, pd.0, from, &to)),
+        };
+        outcome.map_err(fault)
     }
 
     #[inline]
@@ -331,8 +336,13 @@ impl LocalPeer for Answering<'_> {
 
     #[inline]
     fn push(&mut self, link: LinkId, pd: PdId, record: &Record, payload: Source<'_>) -> Push {
-        let pushed =
-            with_source(payload, |payload| self.0.push(link.0, pd.0, &to_wire(record), payload));
+        let record = to_wire(record);
+        let pushed = match payload {
+            Source::Sges([only]) => {
+                self.0.push(link.0, pd.0, &record, shm::Source::Sges(&[element(only)]))
+            }
+            other => with_source(other, |payload| self.0.push(link.0, pd.0, &record, payload)),
+        };
         match pushed {
             shm::Push::At(position) => Push::At(position),
             shm::Push::Full => Push::Full,
