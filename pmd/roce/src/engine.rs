@@ -308,8 +308,23 @@ impl Engine {
     /// [`PostRecvError`]; nothing was posted.
     #[inline]
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
-        let qp = self.qps.get_mut(qpn).ok_or(PostRecvError::NoSuchQp(qpn))?;
-        qp::post::recv(qp, &mut self.device, wr)
+        self.post_recv_list(qpn, [wr]).map_err(|(_, error)| error)
+    }
+
+    /// Appends a list of receives, each as [`Engine::post_recv`] does.
+    ///
+    /// # Errors
+    /// How many were posted, and why the next one was not.
+    #[inline]
+    pub fn post_recv_list<'a, 'b: 'a>(
+        &mut self,
+        qpn: Qpn,
+        list: impl IntoIterator<Item = &'a RecvWr<'b>>,
+    ) -> Result<(), (usize, PostRecvError)> {
+        match self.qps.get_mut(qpn) {
+            Some(qp) => qp::post::recv(qp, &mut self.device, list),
+            None => Err((0, PostRecvError::NoSuchQp(qpn))),
+        }
     }
 
     /// Appends to a shared receive queue.

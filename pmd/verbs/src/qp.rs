@@ -200,14 +200,10 @@ impl<T: Receives> Qp<T> {
     /// [`PostRecvListError`] says how many were posted.
     #[inline]
     pub fn post_recv_list(&self, list: &[RecvWr<'_>]) -> Result<(), PostRecvListError> {
-        self.pd.context().with(|core| {
-            for (posted, wr) in list.iter().enumerate() {
-                core.engine
-                    .post_recv(self.qpn, wr)
-                    .map_err(|error| PostRecvListError { posted, error })?;
-            }
-            Ok(())
-        })
+        self.pd
+            .context()
+            .with(|core| core.engine.post_recv_list(self.qpn, list))
+            .map_err(|(posted, error)| PostRecvListError { posted, error })
     }
 }
 

@@ -12,9 +12,9 @@ use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
 use crate::ids::{LinkId, PdId, Psn, Qpn};
 use crate::memory::Memory;
-use crate::qp::Qp;
 use crate::qp::sq::{SendWqe, Stage};
 use crate::qp::state::QpState;
+use crate::qp::{Qp, sent_completion};
 use crate::requester::ack_timeout;
 use crate::sink::CqSink;
 use crate::wire::{NakCode, Syndrome};
@@ -183,7 +183,7 @@ fn start_timer(qp: &Qp, dev: &mut Device) {
 
 /// Completes, in order, what the peer has taken and what was executed, after a fence has made every
 /// WRITE visible.
-#[inline]
+#[inline(never)]
 fn settle<M: Memory, C: CqSink>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -191,18 +191,32 @@ fn settle<M: Memory, C: CqSink>(
     peers: &mut impl LocalPeer,
     taken: u64,
 ) {
-    while let Some(wqe) = qp.sq.head() {
+    let mut lost = qp.send_cq_lost;
+    let send_cq = qp.init.send_cq;
+    while !qp.sq.is_empty() {
+        let was_sent = !qp.sq.next_is_head();
+        let Some(wqe) = qp.sq.head() else { break };
         match wqe.stage {
+            Stage::Started if was_sent && wqe.position <= taken => {
+                qp.requester.una = wqe.first_psn.plus(1);
+                qp.local.window = qp.local.window.saturating_add(1);
+            }
             Stage::Done => {}
-            Stage::Started if !qp.sq.next_is_head() && wqe.position <= taken => {}
             Stage::Failed(status) => return fail(qp, dev, io, peers, status),
             Stage::Started | Stage::Posted => break,
         }
-        complete(qp, dev, io);
+        if wqe.is_signaled() && !lost {
+            let brought = if wqe.is_read_or_atomic() { wqe.len } else { 0 };
+            lost = io.cq.push(send_cq, sent_completion(wqe, qp.qpn, brought)).is_err();
+            if lost {
+                qp.lose_send_cq(dev);
+            }
+        }
+        qp.sq.retire();
+        qp.local.progress = true;
     }
 }
 
-#[inline(always)]
 fn complete<M, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &mut Io<'_, M, C>) {
     if let Some(wqe) = qp.sq.head().filter(|wqe| wqe.stage == Stage::Started) {
         qp.requester.una = wqe.first_psn.plus(1);

@@ -50,11 +50,11 @@ pub(crate) fn take_usual<C: CqSink>(
     if !is_usual {
         return false;
     }
-    let Some((wr_id, [sge])) = qp.rq.front() else { return false };
+    let Some((wr_id, sge)) = qp.rq.front() else { return false };
     if record.len > sge.len {
         return false;
     }
-    let place = Sge { len: record.len, ..*sge };
+    let place = Sge { len: record.len, ..sge };
     if record.len > 0 && payload.copy_to(qp.init.pd, 0, &place).is_err() {
         return false;
     }

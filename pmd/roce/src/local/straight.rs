@@ -7,14 +7,15 @@ use super::{LocalPeer, Push, Record, RecordKind, Source};
 use crate::device::Device;
 use crate::ids::LinkId;
 use crate::limits::MARK_EVERY;
-use crate::qp::Qp;
 use crate::qp::sq::{Stage, Verb};
 use crate::qp::state::{QpState, Transport};
+use crate::qp::{Qp, sent_completion};
 use crate::sink::CqSink;
 use crate::work::{Access, SendFlags, Sge};
 
-/// Runs requests from the cursor on, at most `budget` of them; returns how many.
-#[inline]
+/// Runs requests from the cursor on, at most `budget` of them; returns how many. A function of its
+/// own, so that its loop has the registers to itself.
+#[inline(never)]
 pub(super) fn run<C: CqSink, P: LocalPeer>(
     qp: &mut Qp,
     dev: &mut Device,
@@ -26,12 +27,13 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
     let is_usual = qp.state() == QpState::Rts
         && qp.transport() == Transport::Rc
         && qp.local.seen.is_some()
-        && qp.local.unsure == 0;
+        && qp.local.unsure == 0
+        && !qp.send_cq_lost;
     if !is_usual {
         return 0;
     }
     let (seen, page, pd) = (qp.local.seen, qp.local.page, qp.init.pd);
-    let (qpn, peer) = (qp.qpn, qp.attr.dest_qpn);
+    let (qpn, peer, send_cq) = (qp.qpn, qp.attr.dest_qpn, qp.init.send_cq);
     let target = (page.pd, peer);
     let allows_write = page.access.contains(Access::REMOTE_WRITE);
     let allows_read = page.access.contains(Access::REMOTE_READ) && page.max_dest_rd_atomic > 0;
@@ -40,18 +42,20 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
     let (mut seq, mut newest, mut unmarked) = (qp.requester.end, 0, 0);
     let mut only = Sge::default();
     while done < budget && peers.glance(link, peer) == seen {
+        let is_oldest = qp.sq.next_is_head();
         let Some((wqe, source)) = qp.sq.cursor(&mut only) else { break };
         if wqe.stage != Stage::Posted {
             break;
         }
-        match wqe.verb {
+        let len = wqe.len;
+        let brought = match wqe.verb {
             Verb::Send if credits > 0 => {
                 let record = Record {
                     kind: RecordKind::Send,
                     dst: peer,
                     src: qpn,
                     seq,
-                    len: wqe.len,
+                    len,
                     imm: None,
                     solicited: wqe.flags.contains(SendFlags::SOLICITED),
                     srqn: None,
@@ -59,22 +63,22 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
                 let Push::At(position) = peers.push(link, pd, &record, source) else { break };
                 (wqe.stage, wqe.first_psn, wqe.position) = (Stage::Started, seq, position);
                 (seq, newest) = (seq.plus(1), position);
-                sent += u64::from(wqe.len);
+                (sent, credits, unmarked) = (sent + u64::from(len), credits - 1, unmarked + 1);
                 qp.sq.advance();
-                credits -= 1;
-                unmarked += 1;
                 if unmarked == MARK_EVERY {
                     dev.mark(qp, position);
                     unmarked = 0;
                 }
+                done += 1;
+                continue;
             }
             Verb::Write if allows_write => {
                 if peers.write(link, pd, source, target, wqe.remote()).is_err() {
                     break;
                 }
-                dev.unfenced |= wqe.len > 0;
-                sent += u64::from(wqe.len);
-                qp.sent_direct(dev, cq);
+                dev.unfenced |= len > 0;
+                sent += u64::from(len);
+                0
             }
             Verb::Read if allows_read => {
                 let Source::Sges(into) = source else { break };
@@ -85,12 +89,26 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
                 if peers.read(link, pd, into, target, wqe.remote()).is_err() {
                     break;
                 }
-                received += u64::from(wqe.len);
-                qp.sent_direct(dev, cq);
+                received += u64::from(len);
+                len
             }
             _ => break,
-        }
+        };
         done += 1;
+        if !is_oldest {
+            wqe.stage = Stage::Done;
+            qp.sq.advance();
+            continue;
+        }
+        // It completes on the spot. The consumer sees it after the fence that ends the poll.
+        qp.local.progress = true;
+        let is_lost =
+            wqe.is_signaled() && cq.push(send_cq, sent_completion(wqe, qpn, brought)).is_err();
+        qp.sq.retire();
+        if is_lost {
+            qp.lose_send_cq(dev);
+            break;
+        }
     }
     if unmarked > 0 {
         dev.mark(qp, newest);
@@ -117,7 +135,6 @@ impl Device {
 impl Qp {
     /// The request at the cursor was executed and needs nothing more but its turn to complete: at
     /// once where it is the oldest. The consumer sees it after the fence that ends the poll.
-    #[inline(always)]
     pub(super) fn sent_direct(&mut self, dev: &mut Device, cq: &mut impl CqSink) {
         if self.sq.next_is_head() {
             self.succeed_send(dev, cq);

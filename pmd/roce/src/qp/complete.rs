@@ -1,6 +1,7 @@
 //! How work requests end: completions, flushing, and falling into Error.
 
 use super::Qp;
+use super::sq::SendWqe;
 use super::state::{QpState, Transport};
 use crate::device::Device;
 use crate::event::AsyncEvent;
@@ -32,6 +33,23 @@ impl Received {
             grh: false,
             solicited: false,
         }
+    }
+}
+
+/// The completion of a request that succeeded.
+#[inline(always)]
+pub(crate) const fn sent_completion(wqe: &SendWqe, qpn: Qpn, byte_len: u32) -> Completion {
+    Completion {
+        wr_id: wqe.wr_id,
+        status: WcStatus::Success,
+        opcode: wqe.wc_opcode(),
+        qpn,
+        byte_len,
+        imm: None,
+        invalidated: None,
+        src_qpn: Qpn::new(0),
+        grh: false,
+        solicited: false,
     }
 }
 
@@ -206,11 +224,17 @@ impl Qp {
         }
     }
 
+    /// The completion queue for sends takes no more.
+    #[cold]
+    pub(crate) fn lose_send_cq(&mut self, dev: &mut Device) {
+        self.send_cq_lost = true;
+        dev.note_overrun(self.init.send_cq);
+    }
+
     #[inline(always)]
     fn push_send(&mut self, dev: &mut Device, cq: &mut impl CqSink, completion: Completion) {
         if !self.send_cq_lost && cq.push(self.init.send_cq, completion).is_err() {
-            self.send_cq_lost = true;
-            dev.note_overrun(self.init.send_cq);
+            self.lose_send_cq(dev);
         }
     }
 

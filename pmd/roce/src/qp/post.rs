@@ -98,24 +98,36 @@ fn check(qp: &Qp, dev: &Device, wr: &SendWr<'_>) -> Result<u32, PostSendError> {
     Ok(len)
 }
 
-/// Appends a receive, or refuses it with nothing changed.
+/// Appends receives up to the first that is refused, which changes nothing.
+///
+/// # Errors
+/// How many were appended, and why the next one was not.
 #[inline]
-pub(crate) fn recv(qp: &mut Qp, dev: &mut Device, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
+pub(crate) fn recv<'a, 'b: 'a>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    list: impl IntoIterator<Item = &'a RecvWr<'b>>,
+) -> Result<(), (usize, PostRecvError)> {
     if qp.init.srq.is_some() || matches!(qp.transport(), Transport::XrcIni | Transport::XrcTgt) {
-        return Err(PostRecvError::NoQueue);
+        return Err((0, PostRecvError::NoQueue));
     }
     if !qp.state().accepts_post_recv() {
-        return Err(PostRecvError::NotReady(qp.state()));
+        return Err((0, PostRecvError::NotReady(qp.state())));
     }
-    qp.rq.post(wr)?;
+    let mut posted = 0;
+    let outcome = list.into_iter().try_for_each(|wr| {
+        qp.rq.post(wr).map_err(|error| (posted, error))?;
+        posted += 1;
+        Ok(())
+    });
     if qp.is_local() {
-        // Peers on the same host see a receive more.
+        // Peers on the same host see that there are more.
         dev.pages.touch_receives(qp.slot);
     }
     if qp.state() == QpState::Error {
         dev.wake(qp);
     }
-    Ok(())
+    outcome
 }
 
 /// Operations per transport, as the table in ibv_post_send(3).

@@ -9,6 +9,8 @@ use crate::work::{RecvWr, Sge};
 #[derive(Clone, Copy, Debug, Default)]
 struct RecvWqe {
     wr_id: WrId,
+    /// The only element, where there is one.
+    sge: Sge,
     sges: usize,
 }
 
@@ -16,7 +18,7 @@ struct RecvWqe {
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
     wqes: Box<[RecvWqe]>,
-    /// `max_sge` elements per request.
+    /// `max_sge` elements per request, where there may be several.
     sges: Box<[Sge]>,
     max_sge: usize,
     /// Oldest receive; both count on without end and are reduced by the ring's size.
@@ -32,7 +34,7 @@ impl RecvQueue {
         let max_sge = max_sge as usize;
         Self {
             wqes: vec![RecvWqe::default(); slots].into(),
-            sges: vec![Sge::default(); slots * max_sge].into(),
+            sges: vec![Sge::default(); if max_sge > 1 { slots * max_sge } else { 0 }].into(),
             max_sge,
             head: 0,
             tail: 0,
@@ -72,26 +74,33 @@ impl RecvQueue {
             return Err(PostRecvError::Full);
         }
         let index = self.index(self.tail);
-        self.wqes[index] = RecvWqe { wr_id: wr.wr_id, sges: wr.sges.len() };
-        let at = index * self.max_sge;
-        match wr.sges {
-            [only] => self.sges[at] = *only,
-            several => self.sges[at..at + several.len()].copy_from_slice(several),
+        if let [only] = wr.sges {
+            self.wqes[index] = RecvWqe { wr_id: wr.wr_id, sge: *only, sges: 1 };
+        } else {
+            self.put(index, wr);
         }
         self.tail = self.tail.wrapping_add(1);
         Ok(())
     }
 
-    /// The oldest receive.
+    #[inline(never)]
+    fn put(&mut self, index: usize, wr: &RecvWr<'_>) {
+        let sges = wr.sges.len();
+        self.wqes[index] = RecvWqe { wr_id: wr.wr_id, sge: Sge::default(), sges };
+        if sges > 0 {
+            let at = index * self.max_sge;
+            self.sges[at..at + sges].copy_from_slice(wr.sges);
+        }
+    }
+
+    /// The oldest receive, if it has one element.
     #[inline]
-    pub(crate) fn front(&self) -> Option<(WrId, &[Sge])> {
+    pub(crate) fn front(&self) -> Option<(WrId, Sge)> {
         if self.is_empty() {
             return None;
         }
-        let index = self.index(self.head);
-        let RecvWqe { wr_id, sges } = self.wqes[index];
-        let at = index * self.max_sge;
-        Some((wr_id, &self.sges[at..at + sges]))
+        let RecvWqe { wr_id, sge, sges } = self.wqes[self.index(self.head)];
+        (sges == 1).then_some((wr_id, sge))
     }
 
     /// Takes the oldest receive out, which there is.
@@ -107,10 +116,14 @@ impl RecvQueue {
             return false;
         }
         let index = self.index(self.head);
-        let RecvWqe { wr_id, sges } = self.wqes[index];
-        let at = index * self.max_sge;
+        let RecvWqe { wr_id, sge, sges } = self.wqes[index];
         receive.wr_id = wr_id;
-        receive.sges[..sges].copy_from_slice(&self.sges[at..at + sges]);
+        if sges == 1 {
+            receive.sges[0] = sge;
+        } else if sges > 1 {
+            let at = index * self.max_sge;
+            receive.sges[..sges].copy_from_slice(&self.sges[at..at + sges]);
+        }
         receive.count = sges;
         receive.capacity = receive.sges[..sges].iter().map(|sge| u64::from(sge.len)).sum();
         receive.pd = pd;

@@ -69,9 +69,12 @@ impl Peers {
         self.asleep
     }
 
-    #[inline]
+    #[inline(always)]
     fn answering(&mut self) -> Option<Answering<'_>> {
-        self.links.as_mut().map(Answering)
+        match &mut self.links {
+            Some(links) => Some(Answering(links)),
+            None => None,
+        }
     }
 
     /// Takes in what peers sent, and which of them died.
@@ -125,18 +128,21 @@ struct Answering<'a>(&'a mut shm::Links);
 struct Bytes<'a, 'b>(&'a mut shm::Payload<'b>);
 
 impl Arrived for Bytes<'_, '_> {
-    #[inline]
+    #[inline(always)]
     fn is_borrowed(&self) -> bool {
         self.0.is_borrowed()
     }
 
-    #[inline]
+    #[inline(always)]
     fn copy_to(&mut self, pd: PdId, offset: u32, sge: &Sge) -> Result<(), LocalFault> {
-        self.0.copy_to(pd.0, offset, &element(sge)).map_err(fault)
+        match self.0.copy_to(pd.0, offset, &element(sge)) {
+            Ok(()) => Ok(()),
+            Err(found) => Err(fault(found)),
+        }
     }
 }
 
-#[inline]
+#[inline(always)]
 fn element(sge: &Sge) -> shm::Sge {
     shm::Sge { addr: sge.addr, len: sge.len, lkey: sge.lkey.0 }
 }
@@ -152,7 +158,7 @@ fn fault(fault: shm::MemoryFault) -> LocalFault {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn remote((pd, qpn): (PdId, Qpn), at: RemoteAddr) -> shm::Remote {
     shm::Remote { addr: at.addr, rkey: at.rkey.0, pd: pd.0, qpn: qpn.value() }
 }
@@ -191,7 +197,7 @@ fn target(links: &shm::Links, link: LinkId, qpn: Qpn) -> Target {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn to_wire(record: &Record) -> shm::Record {
     shm::Record {
         kind: match record.kind {
@@ -223,8 +229,26 @@ fn to_wire(record: &Record) -> shm::Record {
     }
 }
 
-#[inline]
+/// The usual record first: the compiler then sees that nothing else of it counts.
+#[inline(always)]
 fn from_wire(record: &shm::Record) -> Record {
+    if record.kind == shm::Kind::Send && record.imm.is_none() && record.srqn.is_none() {
+        return Record {
+            kind: RecordKind::Send,
+            dst: Qpn::new(record.dst),
+            src: Qpn::new(record.src),
+            seq: Psn::new(record.seq),
+            len: record.len,
+            imm: None,
+            solicited: record.solicited,
+            srqn: None,
+        };
+    }
+    from_wire_any(record)
+}
+
+#[inline(never)]
+fn from_wire_any(record: &shm::Record) -> Record {
     Record {
         kind: match record.kind {
             shm::Kind::Send => RecordKind::Send,
@@ -279,12 +303,12 @@ impl LocalPeer for Answering<'_> {
         target(self.0, link, qpn)
     }
 
-    #[inline]
+    #[inline(always)]
     fn glance(&self, link: LinkId, qpn: Qpn) -> Option<u64> {
         self.0.glance(link.0, qpn.value())
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(
         &mut self,
         link: LinkId,
@@ -300,10 +324,13 @@ impl LocalPeer for Answering<'_> {
             }
             other => with_source(other, |from| self.0.write(link.0, pd.0, from, &to)),
         };
-        outcome.map_err(fault)
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(found) => Err(fault(found)),
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(
         &mut self,
         link: LinkId,
@@ -317,7 +344,10 @@ impl LocalPeer for Answering<'_> {
             [only] => self.0.read(link.0, pd.0, &[element(only)], &from),
             several => with_elements(several, |into| self.0.read(link.0, pd.0, into, &from)),
         };
-        outcome.map_err(fault)
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(found) => Err(fault(found)),
+        }
     }
 
     fn atomic(
@@ -334,7 +364,7 @@ impl LocalPeer for Answering<'_> {
         self.0.atomic(link.0, &remote(target, at), op).map_err(fault)
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, link: LinkId, pd: PdId, record: &Record, payload: Source<'_>) -> Push {
         let record = to_wire(record);
         let pushed = match payload {
@@ -351,7 +381,7 @@ impl LocalPeer for Answering<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn consumed(&self, link: LinkId) -> u64 {
         self.0.consumed(link.0)
     }
@@ -383,12 +413,12 @@ impl LocalPeer for Peers {
         self.links.as_ref().map_or(Target::Gone, |links| target(links, link, qpn))
     }
 
-    #[inline]
+    #[inline(always)]
     fn glance(&self, link: LinkId, qpn: Qpn) -> Option<u64> {
         self.links.as_ref()?.glance(link.0, qpn.value())
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(
         &mut self,
         link: LinkId,
@@ -397,11 +427,13 @@ impl LocalPeer for Peers {
         target: (PdId, Qpn),
         to: RemoteAddr,
     ) -> Result<(), LocalFault> {
-        self.answering()
-            .map_or(Err(LocalFault::Gone), |mut links| links.write(link, pd, from, target, to))
+        match self.answering() {
+            Some(mut links) => links.write(link, pd, from, target, to),
+            None => Err(LocalFault::Gone),
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(
         &mut self,
         link: LinkId,
@@ -410,8 +442,10 @@ impl LocalPeer for Peers {
         target: (PdId, Qpn),
         from: RemoteAddr,
     ) -> Result<(), LocalFault> {
-        self.answering()
-            .map_or(Err(LocalFault::Gone), |mut links| links.read(link, pd, into, target, from))
+        match self.answering() {
+            Some(mut links) => links.read(link, pd, into, target, from),
+            None => Err(LocalFault::Gone),
+        }
     }
 
     fn atomic(
@@ -425,14 +459,20 @@ impl LocalPeer for Peers {
             .map_or(Err(LocalFault::Gone), |mut links| links.atomic(link, target, at, op))
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, link: LinkId, pd: PdId, record: &Record, payload: Source<'_>) -> Push {
-        self.answering().map_or(Push::Gone, |mut links| links.push(link, pd, record, payload))
+        match self.answering() {
+            Some(mut links) => links.push(link, pd, record, payload),
+            None => Push::Gone,
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn consumed(&self, link: LinkId) -> u64 {
-        self.links.as_ref().map_or(0, |links| links.consumed(link.0))
+        match &self.links {
+            Some(links) => links.consumed(link.0),
+            None => 0,
+        }
     }
 
     fn show(&mut self, qpn: Qpn, qp: Option<&PublishedQp>) {
