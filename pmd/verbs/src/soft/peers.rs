@@ -71,10 +71,7 @@ impl Peers {
 
     #[inline(always)]
     fn answering(&mut self) -> Option<Answering<'_>> {
-        match &mut self.links {
-            Some(links) => Some(Answering(links)),
-            None => None,
-        }
+        self.links.as_mut().map(Answering)
     }
 
     /// Takes in what peers sent, and which of them died.
