@@ -1,5 +1,6 @@
 //! Whole pipelines over a test double of a device: no wire, no keys, coarse statuses, and the odd refusal.
 
+mod allocations;
 mod broken;
 mod double;
 mod edges;
