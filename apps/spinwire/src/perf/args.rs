@@ -16,8 +16,11 @@ Without --listen and --peer both ends run on this machine, each on a CPU of its 
 terminals: `spinwire perf TEST --listen ADDRESS[:PORT]` first, then `spinwire perf TEST --peer ADDRESS[:PORT]` with all
 the other flags; the listening end takes sizes, counts and depths from the other one.
 
-Before the timed part, one untimed pass moves every queue pair's every buffer with bytes of its own and checks each byte
-where it arrives: verified_bytes counts what was compared.")]
+Before the timed part, an untimed pass sends one message for each request that a queue pair can have in flight (-t),
+up to 128 and 64 MiB, and at least one for each of its buffers; every message has bytes of its own, and each byte is
+compared where it arrives: verified_bytes counts them. Latency tests and atomics move each buffer once.
+
+Latencies of bandwidth tests are from posting to completion, of the last request of one list in eight.")]
 pub(crate) struct PerfArgs {
     /// What to measure
     #[arg(value_enum, value_name = "TEST")]

@@ -21,7 +21,7 @@ use super::params::{Length, Params};
 use super::service::Flavour;
 use super::tally::Tally;
 use super::test::{Buffers, Op, Test, Transport};
-use super::verify::{self, Pass};
+use super::verify::Pass;
 
 /// What both ends do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,8 @@ pub(super) enum Step {
         op: Op,
         /// Bytes per message.
         size: u32,
+        /// Which of several: each moves every buffer once, with other bytes.
+        round: u32,
     },
     /// The timed part.
     Measure {
@@ -204,7 +206,9 @@ fn run<T: Flavour>(
     inbox.forget();
     inbox.received = 0;
     match step {
-        Step::Verify { op, size } => untimed(desk, inbox, op, size, line),
+        Step::Verify { op, size, round } => {
+            untimed(desk, inbox, Pass::new(desk, op, size, round), line)
+        }
         Step::Measure { size, length } if desk.params.test.is_latency() => {
             one_by_one(desk, inbox, size, length, line)
         }
@@ -220,12 +224,10 @@ fn acts<T: Flavour>(desk: &Desk<'_, T>) -> bool {
 fn untimed<T: Flavour>(
     desk: &Desk<'_, T>,
     inbox: &mut Inbox<'_>,
-    op: Op,
-    size: u32,
+    mut pass: Pass,
     line: &Line,
 ) -> Result<Tally, Failure> {
-    verify::prepare(desk, op, size)?;
-    let mut pass = Pass::new(desk, op, size);
+    pass.prepare(desk)?;
     line.say(Reply::Ready);
     until(desk, Signal::Go, |_| pass.receive(desk, inbox))?;
     if acts(desk) {

@@ -36,6 +36,12 @@ pub(super) const SAMPLE_EVERY: u32 = 8;
 /// Bytes compared, filled or read at a time.
 pub(super) const CHUNK: usize = 4096;
 
+/// Rounds of the untimed pass at most, of one size and of each with `-a`.
+pub(super) const ROUNDS: u32 = 128;
+pub(super) const ROUNDS_EACH: u32 = 8;
+/// Bytes that all rounds of a size move, beyond the first.
+pub(super) const VERIFY_BYTES: u64 = 64 << 20;
+
 /// How long each size is measured, where neither `-n` nor `-D` says.
 pub(super) const DURATION: Duration = Duration::from_secs(1);
 pub(super) const DURATION_EACH: Duration = Duration::from_millis(200);
@@ -59,6 +65,8 @@ pub(super) const LOST_IN_A_ROW: u32 = 50;
 pub(super) const QUIET: Duration = Duration::from_millis(20);
 /// How long lcores may take to come to an end.
 pub(super) const JOIN: Duration = Duration::from_secs(5);
+/// How long the end may take that somebody asked for.
+pub(super) const INTERRUPTED: Duration = Duration::from_secs(5);
 /// How often the control thread looks around.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// Longest nap of an lcore between two steps.

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::args::{Connect, PerfArgs, Wire};
 use super::limits::{
     ALL_SIZES_MAX, ATOMIC_SIZE, BANDWIDTH_SIZE, DURATION, DURATION_EACH, LATENCY_SIZE, OUTSTANDING,
-    POST_LIST, POST_LIST_MAX, REPOST, ROTATING, SIZE_MAX, TX_BYTES_TOTAL, TX_DEPTH, TX_DEPTH_TOTAL,
+    POST_LIST, POST_LIST_MAX, REPOST, ROTATING, ROUNDS, ROUNDS_EACH, SIZE_MAX, TX_BYTES_TOTAL,
+    TX_DEPTH, TX_DEPTH_TOTAL, VERIFY_BYTES,
 };
 use super::test::{AtomicKind, Buffers, Op, Test, Transport};
 
@@ -225,6 +226,18 @@ impl Params {
             Op::Send => server || self.both_send(),
             Op::Write | Op::Read | Op::Atomic => false,
         }
+    }
+
+    /// How often the untimed pass moves every buffer: one message for each request that can be in flight, as long as
+    /// that is no work to speak of.
+    pub(super) fn rounds(&self, size: u32) -> u32 {
+        if self.test.is_latency() || self.test.op() == Op::Atomic {
+            return 1;
+        }
+        let most = if self.all { ROUNDS_EACH } else { ROUNDS };
+        let bytes = u64::from(self.qps) * u64::from(self.slots()) * u64::from(size);
+        let affordable = u32::try_from(VERIFY_BYTES / bytes.max(1)).unwrap_or(u32::MAX);
+        (self.tx_depth / self.slots()).min(most).min(affordable).max(1)
     }
 
     /// Queue pairs of one lcore.
@@ -484,6 +497,15 @@ pub(super) mod tests {
             let error = params(line).unwrap_err();
             assert!(error.contains(fix), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn the_untimed_pass_has_a_message_for_each_request_in_flight() {
+        let rounds = |line: &str, size| params(line).unwrap().rounds(size);
+        assert_eq!((rounds("send-bw", 64), rounds("send-bw -t 9", 64)), (128, 9));
+        assert_eq!((rounds("send-bw --buffers rotating", 64), rounds("send-lat", 64)), (8, 1));
+        assert_eq!((rounds("send-bw", 8 << 20), rounds("send-bw", 1 << 30)), (8, 1));
+        assert_eq!((rounds("atomic-bw", 8), rounds("send-bw -a", 64)), (1, 8));
     }
 
     #[test]

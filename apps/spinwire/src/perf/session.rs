@@ -16,7 +16,7 @@ use super::desk::Signal;
 use super::dialogue::{Dialogue, Word};
 use super::failure::Failure;
 use super::lcore::{Command, Facts, Reply, Step};
-use super::limits::{CONNECT, EVIDENCE, LOOK};
+use super::limits::{CONNECT, EVIDENCE, INTERRUPTED, LOOK};
 use super::params::{Length, Params};
 use super::refusal::Refusal;
 use super::tally::Tally;
@@ -24,7 +24,7 @@ use super::test::Op;
 use super::verdict;
 
 /// How often the control thread looks for words while nothing is measured.
-const BUSY_LOOK: Duration = Duration::from_micros(500);
+const BUSY_LOOK: Duration = Duration::from_micros(100);
 
 /// One size, measured.
 #[derive(Clone, Debug)]
@@ -172,12 +172,19 @@ impl Session {
     ) -> Result<Sample, Refusal> {
         let op = self.params.test.op();
         let mut verified = 0;
-        for op in [Some(op), self.params.alternates.then_some(Op::Write)].into_iter().flatten() {
-            let (local, remote) = self.lead(Step::Verify { op, size }, &mut |_| {})?;
-            verified += local.verified + remote.verified;
-            let sent = local.sent + remote.sent;
-            if verified == 0 && sent > 0 && !self.is_interrupted() {
-                return Err(self.broken(&Failure::NothingArrives { sent }));
+        let ops = [Some(op), self.params.alternates.then_some(Op::Write)];
+        for op in ops.into_iter().flatten() {
+            for round in 0..self.params.rounds(size) {
+                let step = Step::Verify { op, size, round };
+                let (local, remote) = self.lead(step, &mut |_| {})?;
+                verified += local.verified + remote.verified;
+                let sent = local.sent + remote.sent;
+                if verified == 0 && sent > 0 && !self.is_interrupted() {
+                    return Err(self.broken(&Failure::NothingArrives { sent }));
+                }
+                if self.is_interrupted() {
+                    break;
+                }
             }
         }
         let (local, remote) = self.lead(Step::Measure { size, length }, watch)?;
@@ -249,7 +256,7 @@ impl Session {
         watch: &mut dyn FnMut(u64),
         enough: impl Fn(&State) -> bool,
     ) -> Result<(), Refusal> {
-        let mut cut = false;
+        let mut cut: Option<Instant> = None;
         while !enough(&self.state) {
             match self.crew.hear(look) {
                 Ok(Some((_, reply))) => self.state.reply(reply),
@@ -261,9 +268,12 @@ impl Session {
                 Ok(None) => {}
                 Err(refusal) => return Err(self.told(refusal)),
             }
-            if !self.server && !cut && self.is_interrupted() {
+            if !self.server && self.is_interrupted() {
                 self.crew.signal(Signal::Cut);
-                cut = true;
+                let waited = cut.get_or_insert_with(Instant::now).elapsed();
+                if waited > INTERRUPTED {
+                    return Err(self.broken(&Failure::Stalled { seconds: waited.as_secs() }));
+                }
             }
             watch(self.crew.done());
         }

@@ -1,5 +1,6 @@
-//! The untimed pass: every queue pair's every slot moves once, with bytes of its own, and each byte is
-//! compared where it arrives.
+//! The untimed pass: every queue pair's every slot moves, with bytes of its own each time, and each byte
+//! is compared where it arrives. Where a queue pair has more requests in flight than slots, there are
+//! rounds, as many as it takes for one message per request.
 
 use pmd_verbs::Completion;
 use pmd_verbs::roce::limits::GRH_BYTES;
@@ -18,22 +19,12 @@ use super::test::{Op, Transport};
 /// Unreliable messages that may be under way in all.
 const UNHEARD: u64 = 16;
 
-/// Fills what the peer will get from here.
-pub(super) fn prepare<T: Flavour>(desk: &Desk<'_, T>, op: Op, size: u32) -> Result<(), Failure> {
-    let Some(source) = &desk.ends.memory.source else { return Ok(()) };
-    let region = &desk.ends.memory.region;
-    for (qp, slot) in slots(desk) {
-        pattern(desk, desk.side(), op, qp, slot, size).write(region, source.at(qp, slot), size)?;
-        flip(desk, source, qp, slot, size)?;
-    }
-    Ok(())
-}
-
 /// The untimed pass of one size on one lcore.
 #[derive(Debug)]
 pub(super) struct Pass {
     op: Op,
     size: u32,
+    round: u32,
     /// Messages that have arrived, per queue pair.
     counts: Box<[u32]>,
     /// Which slots arrived, where the peer does not say so by completing.
@@ -42,15 +33,63 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    pub(super) fn new<T: Flavour>(desk: &Desk<'_, T>, op: Op, size: u32) -> Self {
+    pub(super) fn new<T: Flavour>(desk: &Desk<'_, T>, op: Op, size: u32, round: u32) -> Self {
         let qps = count(desk) as usize;
         Self {
             op,
             size,
+            round,
             counts: vec![0; qps].into(),
             arrived: vec![false; qps * desk.params.slots() as usize].into(),
             tally: Tally::default(),
         }
+    }
+
+    /// Fills what the peer will get from here.
+    ///
+    /// # Errors
+    /// When a buffer is not where it should be.
+    pub(super) fn prepare<T: Flavour>(&self, desk: &Desk<'_, T>) -> Result<(), Failure> {
+        let Some(source) = &desk.ends.memory.source else { return Ok(()) };
+        let region = &desk.ends.memory.region;
+        for (qp, slot) in slots(desk) {
+            let pattern = self.pattern(desk, desk.side(), qp, slot);
+            pattern.write(region, source.at(qp, slot), self.size)?;
+            self.flip(desk, source, qp, slot)?;
+        }
+        Ok(())
+    }
+
+    /// The bytes of a message. WRITEs that follow SENDs to the same place bring others, and so does each round.
+    fn pattern<T: Flavour>(&self, desk: &Desk<'_, T>, side: u8, qp: u32, slot: u32) -> Pattern {
+        let follows = desk.params.alternates && self.op == Op::Write;
+        let message = self.round * desk.params.slots() + slot;
+        Pattern::of(side, desk.lcore, qp, message, self.size | u32::from(follows) << 31)
+    }
+
+    /// Changes the stored byte that a fault names, if it lies in this slot: in the first round.
+    fn flip<T: Flavour>(
+        &self,
+        desk: &Desk<'_, T>,
+        area: &Area,
+        qp: u32,
+        slot: u32,
+    ) -> Result<(), Failure> {
+        if desk.lcore != 0 || self.round != 0 {
+            return Ok(());
+        }
+        let size = u64::from(self.size);
+        let first = (u64::from(qp) * u64::from(area.slots()) + u64::from(slot)) * size;
+        for flip in desk.params.flips.iter().filter(|flip| flip.side == desk.side()) {
+            let Some(at) = flip.offset.checked_sub(first).filter(|at| *at < size) else {
+                continue;
+            };
+            let mut byte = [0];
+            let at = area.at(qp, slot) + at;
+            desk.ends.memory.region.read_at(at, &mut byte)?;
+            desk.ends.memory.region.write_at(at, &[!byte[0]])?;
+        }
+        Ok(())
     }
 
     /// Sends every slot once.
@@ -157,7 +196,7 @@ impl Pass {
         // Shared receives number their slots through all queue pairs.
         let lane = u32::try_from(lane).unwrap_or_default();
         let at = (lane + place / sink.slots(), place % sink.slots());
-        flip(desk, sink, at.0, at.1, self.size)?;
+        self.flip(desk, sink, at.0, at.1)?;
         self.compare(desk, sink.at(at.0, at.1), qp, slot)
     }
 
@@ -169,7 +208,7 @@ impl Pass {
         slot: u32,
     ) -> Result<(), Failure> {
         let size = self.size;
-        let pattern = pattern(desk, 1 - desk.side(), self.op, qp, slot, size);
+        let pattern = self.pattern(desk, 1 - desk.side(), qp, slot);
         if let Some(found) = pattern.mismatch(&desk.ends.memory.region, at, size)? {
             let (offset, got, wanted) = (found.at, found.got, found.wanted);
             return Err(Failure::Mismatch { offset, got, wanted, qp, slot, size });
@@ -196,7 +235,7 @@ impl Pass {
             let told = !desk.params.transport.is_reliable();
             for ((qp, slot), arrived) in slots(desk).zip(self.arrived.clone()) {
                 if arrived || !told {
-                    flip(desk, sink, qp, slot, self.size)?;
+                    self.flip(desk, sink, qp, slot)?;
                     self.compare(desk, sink.at(qp, slot), qp, slot)?;
                 }
             }
@@ -236,19 +275,6 @@ impl Pass {
     }
 }
 
-/// The bytes of a slot. WRITEs that follow SENDs to the same place bring others.
-fn pattern<T: Flavour>(
-    desk: &Desk<'_, T>,
-    side: u8,
-    op: Op,
-    qp: u32,
-    slot: u32,
-    size: u32,
-) -> Pattern {
-    let follows = desk.params.alternates && op == Op::Write;
-    Pattern::of(side, desk.lcore, qp, slot, size | u32::from(follows) << 31)
-}
-
 /// Every queue pair's every slot.
 fn slots<T: Flavour>(desk: &Desk<'_, T>) -> impl Iterator<Item = (u32, u32)> + use<T> {
     let slots = desk.params.slots();
@@ -258,28 +284,4 @@ fn slots<T: Flavour>(desk: &Desk<'_, T>) -> impl Iterator<Item = (u32, u32)> + u
 /// What the peer has told of, over all queue pairs.
 fn heard(inbox: &Inbox<'_>) -> u64 {
     inbox.words.iter().map(|word| word.credited).sum()
-}
-
-/// Changes the stored byte that a fault names, if it lies in this slot.
-fn flip<T: Flavour>(
-    desk: &Desk<'_, T>,
-    area: &Area,
-    qp: u32,
-    slot: u32,
-    size: u32,
-) -> Result<(), Failure> {
-    if desk.lcore != 0 {
-        return Ok(());
-    }
-    let first = (u64::from(qp) * u64::from(area.slots()) + u64::from(slot)) * u64::from(size);
-    for flip in desk.params.flips.iter().filter(|flip| flip.side == desk.side()) {
-        let Some(at) = flip.offset.checked_sub(first).filter(|at| *at < u64::from(size)) else {
-            continue;
-        };
-        let mut byte = [0];
-        let at = area.at(qp, slot) + at;
-        desk.ends.memory.region.read_at(at, &mut byte)?;
-        desk.ends.memory.region.write_at(at, &[!byte[0]])?;
-    }
-    Ok(())
 }

@@ -20,22 +20,22 @@ fn count(value: &Value) -> u64 {
 #[test]
 fn every_operation_moves_on_both_wires() {
     for (test, transport, verified) in [
-        ("send-bw", "rc", 96),
+        ("send-bw", "rc", 384),
         ("send-lat", "rc", 192),
-        ("write-bw", "rc", 96),
+        ("write-bw", "rc", 384),
         ("write-lat", "rc", 192),
-        ("read-bw", "rc", 96),
+        ("read-bw", "rc", 384),
         ("read-lat", "rc", 96),
-        ("send-bw", "uc", 96),
-        ("write-bw", "uc", 96),
+        ("send-bw", "uc", 384),
+        ("write-bw", "uc", 384),
         ("write-lat", "uc", 192),
-        ("send-bw", "ud", 96),
+        ("send-bw", "ud", 384),
         ("send-lat", "ud", 192),
-        ("send-bw", "xrc", 96),
+        ("send-bw", "xrc", 384),
         ("write-lat", "xrc", 192),
     ] {
         for (wire, path) in [("shm", "local"), ("udp", "packet")] {
-            let line = format!("{test} -c {transport} --wire {wire} -s 96 -n 40");
+            let line = format!("{test} -c {transport} --wire {wire} -s 96 -n 40 -t 4");
             let report = measure(&line);
             assert_eq!((&report["op"], &report["transport"]), (&test.into(), &transport.into()));
             assert_eq!((&report["wire"], &report["path"]), (&wire.into(), &path.into()));
@@ -58,7 +58,7 @@ fn every_operation_moves_on_both_wires() {
 /// The untimed pass compares every queue pair's every buffer; both lcores of an end have their share.
 #[test]
 fn every_queue_pair_and_buffer_is_compared() {
-    let report = measure("send-bw -q 64 --lcores 2 --buffers rotating -s 64 -n 20");
+    let report = measure("send-bw -q 64 --lcores 2 --buffers rotating -t 16 -s 64 -n 20");
     assert_eq!(count(&report["verified_bytes"]), 64 * 16 * 64);
     assert_eq!(count(&report["iters"]), 64 * 20);
     for end in ["local", "remote"] {
@@ -66,7 +66,7 @@ fn every_queue_pair_and_buffer_is_compared() {
         assert_eq!(lcores.len(), 2);
         assert!(lcores.iter().all(|messages| count(messages) >= 32 * 20), "{report}");
     }
-    let report = measure("write-bw -c xrc -q 8 --buffers rotating -s 1000 -n 20 --wire udp");
+    let report = measure("write-bw -c xrc -q 8 --buffers rotating -t 16 -s 1000 -n 20 --wire udp");
     assert_eq!(count(&report["verified_bytes"]), 8 * 16 * 1000);
     let report = measure("read-bw --buffers app -s 5000 -n 20 -Q 4");
     assert_eq!(count(&report["verified_bytes"]), 16 * 5000);
@@ -74,13 +74,13 @@ fn every_queue_pair_and_buffer_is_compared() {
 
 #[test]
 fn both_ways_alternating_inline_sleeping_and_in_one_process() {
-    let both = measure("send-bw -b -s 64 -n 50");
-    assert_eq!((count(&both["iters"]), count(&both["verified_bytes"])), (100, 128));
+    let both = measure("send-bw -b -t 2 -s 64 -n 50");
+    assert_eq!((count(&both["iters"]), count(&both["verified_bytes"])), (100, 256));
     let both = measure("send-bw -c ud -b -s 64 -n 50 --wire udp");
     assert_eq!(count(&both["iters"]) + count(&both["lost"]), 100);
     // The WRITEs among the SENDs are compared as well.
-    let alternating = measure("send-bw --alternate-write -s 64 -n 50");
-    assert_eq!((count(&alternating["iters"]), count(&alternating["verified_bytes"])), (50, 128));
+    let alternating = measure("send-bw --alternate-write -t 2 -s 64 -n 50");
+    assert_eq!((count(&alternating["iters"]), count(&alternating["verified_bytes"])), (50, 256));
     let inline = measure("write-lat -I 64 -s 64 -n 20");
     assert_eq!((&inline["inline"], count(&inline["verified_bytes"])), (&64.into(), 128));
     let sleeping = measure("send-lat -e -s 64 -n 20");
@@ -136,7 +136,7 @@ fn the_table_has_the_columns_people_know() {
     let output = spinwire(&["perf", "send-bw", "-s", "8", "-n", "20"]);
     let text = String::from_utf8_lossy(&output.stdout);
     for words in
-        ["MTU 4096", "tx depth 128", "BW average[GB/s]", "MsgRate[M/s]", "verified 8 bytes"]
+        ["MTU 4096", "tx depth 128", "BW average[GB/s]", "MsgRate[M/s]", "verified 1024 bytes"]
     {
         assert!(text.contains(words), "{words}: {text}");
     }
@@ -151,8 +151,8 @@ fn two_terminals_find_each_other() {
         let server =
             Running::start(&["perf", "read-bw", "--listen", &address, "--wire", wire, "--json"]);
         let client = [
-            "perf", "read-bw", "--peer", ip, "-p", port, "--wire", wire, "-s", "2000", "-n", "30",
-            "--json",
+            "perf", "read-bw", "--peer", ip, "-p", port, "--wire", wire, "-t", "1", "-s", "2000",
+            "-n", "30", "--json",
         ];
         let output = spinwire(&client);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -192,20 +192,27 @@ fn two_terminals_that_want_different_things_say_so() {
     assert_eq!(server.end().status.code(), Some(2));
 }
 
-/// Ctrl-C ends a long run with what was measured so far.
+/// Ctrl-C ends a long run in a moment, with what was measured so far, also when it comes before anything was.
 #[test]
 fn an_interrupt_ends_with_the_report() {
-    let mut running = Running::start_group(&["perf", "send-bw", "-s", "64", "-D", "10m", "--json"]);
-    super::perf_broken::under_way(&mut running);
-    running.signal_group("-INT");
-    let output = running.end();
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let report = report(&output);
-    assert!(
-        count(&report["iters"]) > 0 && report["elapsed_s"].as_f64().unwrap() < 60.0,
-        "{report}"
-    );
-    assert_eq!(report["interrupted"], true);
+    for wire in ["shm", "udp"] {
+        let line = ["perf", "send-bw", "-s", "64", "-D", "10m", "--wire", wire, "--json"];
+        let mut running = Running::start_group(&line);
+        super::perf_broken::under_way(&mut running);
+        running.signal_group("-INT");
+        let output = running.end();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let late = report(&output);
+        assert!(late["elapsed_s"].as_f64().unwrap() < 60.0, "{late}");
+        assert_eq!(late["interrupted"], true);
+
+        let mut running = Running::start_group(&line);
+        running.children(1);
+        running.signal_group("-INT");
+        let output = running.end();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert_eq!(report(&output)["interrupted"], true);
+    }
 }
 
 #[test]
