@@ -11,6 +11,9 @@
 //! **Ignoring.** A datagram counts only if it came from the address and the queue pair that it names. A generation older
 //! than one that is known is an echo of the past.
 //!
+//! **Trusting.** Nothing proves a name: whoever can send to the group can take one, and with a greater generation take it
+//! over. What is found is an address to connect to, not an identity.
+//!
 //! Datagrams are big-endian, as what else travels in them, have the Q_Key [`QKEY`], and start with a magic number and
 //! [`VERSION`].
 
