@@ -117,6 +117,20 @@ impl Bytes<'_> {
         Ok(())
     }
 
+    /// Writes as many bytes at hand to them.
+    #[inline(always)]
+    pub fn write(self, from: &[u8]) -> Result<(), AccessError> {
+        if !self.writable {
+            return Err(AccessError::ReadOnly);
+        }
+        if self.len != from.len() {
+            return Err(self.other_length(from.len()));
+        }
+        // SAFETY: both are as long, and the span keeps these mapped; they are writable.
+        unsafe { copy::copy(self.at.as_ptr(), from.as_ptr(), self.len) };
+        Ok(())
+    }
+
     /// How many there are.
     #[inline(always)]
     pub(crate) const fn len(self) -> usize {
@@ -183,6 +197,9 @@ mod tests {
         assert_eq!(copy(14, 0, 0, 0), outside(14, 0, 13));
         assert_eq!(copy(0, 8, 0, 7), outside(0, 8, 7));
         assert_eq!(copy(13, 0, 16, 0), Ok(()));
+        to.bytes(0, 4).unwrap().write(b"fire").unwrap();
+        assert!(to.segment().eq_at(200, b"fire").unwrap());
+        assert_eq!(to.bytes(0, 4).unwrap().write(b"fires"), outside(0, 5, 4));
         assert!(Span::new(from.segment(), 4090, 7).is_err());
     }
 
@@ -194,5 +211,6 @@ mod tests {
         let fixed = Span::new(&fixed, 0, 64).unwrap();
         let bytes = |at| fixed.bytes(at, 8).unwrap();
         assert_eq!(bytes(0).copy_to(bytes(8)), Err(AccessError::ReadOnly));
+        assert_eq!(bytes(0).write(&[1; 8]), Err(AccessError::ReadOnly));
     }
 }

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use crate::anchor::Anchor;
+use crate::copy;
 use crate::segment::{AccessError, Segment};
 use crate::span::Bytes;
 
@@ -164,6 +165,19 @@ impl Words {
         room
     }
 
+    /// As [`Self::copy_from`], of bytes at hand.
+    #[inline(always)]
+    #[must_use = "nothing was copied where this is false"]
+    pub fn write(&self, index: usize, from: &[u8]) -> bool {
+        let room = self.0.len().checked_sub(index).is_some_and(|room| from.len() <= room * 8);
+        if room {
+            let to = self.0.as_ptr().wrapping_add(index).cast::<u8>().cast_mut();
+            // SAFETY: so many bytes lie behind the word, in a segment that is writable and stays mapped as long as `self`.
+            unsafe { copy::copy(to, from.as_ptr(), from.len()) };
+        }
+        room
+    }
+
     /// Asks for the cache line of the word with this index, to write it soon. Where there is no such word, or no such
     /// instruction, nothing happens.
     #[inline]
@@ -260,6 +274,9 @@ mod tests {
         assert!(segment.eq_at(72, b"spinning wire").unwrap());
         assert!(own.copy_from(2, bytes(0, 16)) && own.copy_from(4, bytes(0, 0)));
         assert!(!own.copy_from(2, bytes(0, 17)) && !own.copy_from(5, bytes(0, 0)));
+        assert!(own.write(0, b"wire") && segment.eq_at(64, b"wire\0\0\0\0spin").unwrap());
+        assert!(own.write(3, &[0; 8]) && !own.write(3, &[0; 9]) && !own.write(5, &[]));
+        assert!(own.copy_from(2, bytes(0, 16)));
         assert!(peer.copy_to(1, 4, bytes(32, 9)));
         assert!(segment.eq_at(1024 + 32, b"ning wire").unwrap());
         assert!(peer.copy_to(2, 3, bytes(32, 5)) && peer.copy_to(2, 8, bytes(32, 0)));

@@ -33,17 +33,28 @@ impl Links {
         to: &Remote,
     ) -> Result<(), MemoryFault> {
         let Toward { own, keys, out } = self.direct(link)?;
-        if let Source::Sges([sge]) = from {
-            let len = sge.len.into();
-            if let Some(source) = keys.find(Key(sge.lkey), pd, sge.addr, len, Access::empty())
-                && let Some(target) =
-                    out.keys.find(Key(to.rkey), to.pd, to.addr, len, Access::REMOTE_WRITE)
-            {
-                return source.copy_to(target).map_err(|_| MemoryFault::Local);
+        match from {
+            Source::Sges([sge]) => {
+                let len = sge.len.into();
+                if let Some(source) = keys.find(Key(sge.lkey), pd, sge.addr, len, Access::empty())
+                    && let Some(target) =
+                        out.keys.find(Key(to.rkey), to.pd, to.addr, len, Access::REMOTE_WRITE)
+                {
+                    return source.copy_to(target).map_err(|_| MemoryFault::Local);
+                }
+                own.remember(keys, sge.lkey);
             }
-            own.remember(keys, sge.lkey);
-            out.reach.remember(&mut out.keys, to.rkey);
+            Source::Inline(bytes) => {
+                let len = bytes.len() as u64;
+                if let Some(target) =
+                    out.keys.find(Key(to.rkey), to.pd, to.addr, len, Access::REMOTE_WRITE)
+                {
+                    return target.write(bytes).map_err(|_| MemoryFault::Local);
+                }
+            }
+            Source::Sges(_) => {}
         }
+        out.reach.remember(&mut out.keys, to.rkey);
         write_any(own, out, pd, from, to)
     }
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use pmd_mem::{KeyCache, Word};
 
 use super::Garbage;
-use super::limits::{DATAGRAM_MAX, LCORES_MAX, LINKS_MAX, RX_BURST};
+use super::limits::{DATAGRAM_MAX, INLINE_MAX, LCORES_MAX, LINKS_MAX, RX_BURST};
 use super::link::{Link, LinkFault, PeerInfo};
 use super::mailbox::{Event, slot_of};
-use super::outgoing::{NotPushed, Outgoing, append_plain};
+use super::outgoing::{NotPushed, Outgoing, append_plain, append_short};
 use super::page::{Page, ShownQp};
 use super::payload::{Inbound, Lying, Payload};
 use super::port::{Command, Shared};
@@ -321,6 +321,13 @@ impl Links {
             Source::Sges([sge]) if record.is_plain() && sge.len == record.len => {
                 self.send(link, pd, record.two_words(), sge)
             }
+            Source::Inline(bytes)
+                if record.is_plain()
+                    && record.len <= INLINE_MAX
+                    && bytes.len() == record.len as usize =>
+            {
+                self.send_inline(link, record.two_words(), bytes)
+            }
             _ => None,
         };
         match sent {
@@ -334,6 +341,19 @@ impl Links {
         self.busy.enter();
         let link = found_mut(&mut self.slots, id)?;
         let position = append_plain(link, &self.own, &self.keys, pd, header, sge)?;
+        if !link.out.is_queued {
+            link.out.is_queued = true;
+            self.dirty.push(id);
+        }
+        Some(position)
+    }
+
+    /// As [`Self::send`], of bytes at hand, of which the header says that there are as many.
+    fn send_inline(&mut self, id: u32, header: TwoWords, bytes: &[u8]) -> Option<u64> {
+        self.busy.enter();
+        let link = found_mut(&mut self.slots, id)?;
+        let len = header.len().into();
+        let position = append_short(&mut link.out, header, len, |ring, at| ring.write(at, bytes))?;
         if !link.out.is_queued {
             link.out.is_queued = true;
             self.dirty.push(id);

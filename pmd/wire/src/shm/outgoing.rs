@@ -1,6 +1,6 @@
 //! A record on its way into the ring.
 
-use pmd_mem::{Access, Bytes, Key, KeyCache};
+use pmd_mem::{Access, Key, KeyCache, Words};
 
 use super::limits::{INLINE_MAX, RECORD_DIVISOR, RING_BYTES_MIN};
 use super::link::{Link, Outbound, RING_AT, index};
@@ -53,7 +53,7 @@ pub(crate) fn append_plain(
     let (key, len) = (Key(sge.lkey), u64::from(sge.len));
     let source = keys.find(key, pd, sge.addr, len, Access::empty())?;
     if sge.len <= INLINE_MAX {
-        append_short(&mut link.out, header, source, len)
+        append_short(&mut link.out, header, len, |ring, at| ring.copy_from(at, source))
     } else if link.key == 0 || own.is_exported(keys.region(key)?) {
         let piece = Piece { lkey: sge.lkey, pd, addr: sge.addr, len: sge.len };
         append_pull(&mut link.out, header, &piece)
@@ -62,15 +62,21 @@ pub(crate) fn append_plain(
     }
 }
 
+/// Appends a plain record of 1 to [`INLINE_MAX`] bytes, which `fill` puts into the ring. `None`: something is in the way.
 #[inline(always)]
-fn append_short(out: &mut Outbound, header: TwoWords, source: Bytes<'_>, len: u64) -> Option<u64> {
+pub(crate) fn append_short(
+    out: &mut Outbound,
+    header: TwoWords,
+    len: u64,
+    fill: impl FnOnce(&Words, usize) -> bool,
+) -> Option<u64> {
     /// The smallest ring takes it.
     const _: () = assert!(short::size(INLINE_MAX as u64) <= RING_BYTES_MIN / RECORD_DIVISOR);
 
     let word = out.ends.encode(header)?;
     let size = short::size(len);
     let at = out.writer.reserve(size, out.reserve).ok()?;
-    if !out.writer.words().copy_from(index(at + SHORT), source) {
+    if !fill(out.writer.words(), index(at + SHORT)) {
         return None;
     }
     Some(out.writer.commit(at, word, size))

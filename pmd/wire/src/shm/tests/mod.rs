@@ -4,6 +4,7 @@ mod crossing;
 mod fencing;
 mod hostile;
 mod local;
+mod plain;
 mod processes;
 mod sleeping;
 mod strangers;
