@@ -205,12 +205,14 @@ mod tests {
 
     #[test]
     fn what_is_read_only_is_not_written() {
-        let base = NonNull::from(Box::leak(Box::new([7_u8; 64]))).cast();
-        // SAFETY: leaked, and nobody else uses it.
+        let mut memory = vec![7_u8; 64];
+        let base = NonNull::new(memory.as_mut_ptr()).unwrap();
+        // SAFETY: the vector outlives what is reached through it, and nobody else uses it.
         let fixed = Arc::new(unsafe { Segment::foreign(base, 64, false) }.unwrap());
         let fixed = Span::new(&fixed, 0, 64).unwrap();
         let bytes = |at| fixed.bytes(at, 8).unwrap();
         assert_eq!(bytes(0).copy_to(bytes(8)), Err(AccessError::ReadOnly));
         assert_eq!(bytes(0).write(&[1; 8]), Err(AccessError::ReadOnly));
+        drop((fixed, memory));
     }
 }

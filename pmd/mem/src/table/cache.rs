@@ -242,8 +242,9 @@ mod tests {
         assert!(cache.find(key, PD, VA, 8, Access::empty()).is_none());
         assert_eq!(Arc::strong_count(&memory), 1);
 
-        let base = core::ptr::NonNull::from(Box::leak(Box::new([0_u8; 8192]))).cast();
-        // SAFETY: leaked, and nobody else uses it.
+        let mut bytes = vec![0_u8; 8192];
+        let base = core::ptr::NonNull::new(bytes.as_mut_ptr()).unwrap();
+        // SAFETY: the vector outlives what is reached through it, and nobody else uses it.
         let fixed = Arc::new(unsafe { Segment::foreign(base, 8192, false) }.unwrap());
         cache.remember(key, |_| Some(&fixed));
         assert!(cache.find(key, PD, VA, 8, Access::empty()).is_some());
@@ -254,6 +255,7 @@ mod tests {
         let far = register(&table, 4096, 64, Access::empty());
         cache.remember(far, |_| Some(&short));
         assert!(cache.find(far, PD, VA, 8, Access::empty()).is_none());
+        drop((cache, fixed, bytes));
     }
 
     /// The newest key of a place is found; the one before it is, once it is asked for again; a third one is forgotten.
