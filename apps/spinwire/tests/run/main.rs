@@ -9,4 +9,5 @@ mod one;
 mod output;
 mod perf;
 mod perf_broken;
+mod storage;
 mod two;

@@ -1,0 +1,267 @@
+//! Block storage from outside: the configs as they are, two processes, kills, and disks that fail.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::bench::{Running, config, free_address, node, report, spinwire, stderr};
+use crate::killed::under_way;
+
+/// A folder of a test on a disk, removed when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("storage-{name}"));
+        fs::create_dir_all(&path).expect("the target folder takes folders");
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).expect("the folder is ours");
+    }
+}
+
+fn is_done(report: &Value, name: &str) {
+    assert_eq!(report["ok"], true, "{report}");
+    let node = node(report, name);
+    assert!(node["verified_bytes"].as_u64().unwrap() > 0, "{report}");
+    assert!(node["messages_per_s"].as_f64().unwrap() > 0.0, "{report}");
+    assert!(node["latency_ns"]["p50"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(node["errors"], 0, "{report}");
+}
+
+/// As they stand, on every wire; the span is filled, worked on for a moment, and checked.
+#[test]
+fn the_configs_run() {
+    for name in ["storage-memory.toml", "storage-file.toml"] {
+        for wire in ["auto", "udp"] {
+            let wire = format!("device.soft0.wire={wire}");
+            let short = "node.load.duration=200ms";
+            let output =
+                spinwire(&["run", &config(name), "--json", "--set", &wire, "--set", short]);
+            assert_eq!(output.status.code(), Some(0), "{name}: {}", stderr(&output));
+            let report = report(&output);
+            is_done(&report, "load");
+            let span = if name == "storage-memory.toml" { 64 << 20 } else { 32 << 20 };
+            let verified = node(&report, "load")["verified_bytes"].as_u64().unwrap();
+            assert!(verified >= span, "the check at the end reads everything: {report}");
+        }
+    }
+}
+
+/// A file of the config's own choice stays, with what was stored in it.
+#[test]
+fn a_file_with_a_name_stays() {
+    let folder = Folder::new("named");
+    let path = folder.0.join("blocks");
+    let set = format!("node.target.path={}", path.display());
+    let direct = "node.target.direct=require";
+    let short = "node.load.duration=50ms";
+    let config = config("storage-file.toml");
+    let args = ["run", &config, "--json", "--set", &set, "--set", direct, "--set", short];
+    for _ in 0..2 {
+        let output = spinwire(&args);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        is_done(&report(&output), "load");
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), 64 << 20);
+        // Every block begins with the seed and its own number.
+        for number in [0, 1, 8191] {
+            let at = number * 4096;
+            assert_eq!(bytes[at..at + 8], 1_u64.to_le_bytes());
+            assert_eq!(bytes[at + 8..at + 16], (number as u64).to_le_bytes());
+        }
+        assert!(bytes[32 << 20..].iter().all(|byte| *byte == 0), "beyond the span");
+    }
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+}
+
+/// A target and a load in processes of their own, and a folder for both.
+struct Pair {
+    target: Running,
+    load: Running,
+    folder: Folder,
+}
+
+impl Pair {
+    /// `file`: the target keeps its blocks in a file of the folder. `load`: more keys of the load.
+    fn start(name: &str, wire: &str, file: bool, load: &str) -> Self {
+        let folder = Folder::new(name);
+        let address = free_address();
+        let text = format!(
+            r#"
+[memory]
+size = "16MiB"
+[device.soft0]
+kind = "soft"
+[[lcore]]
+name = "lc0"
+[[node]]
+name = "load"
+kind = "block-load"
+lcore = "lc0"
+device = "soft0"
+peer = "{address}"
+span = "256KiB"
+workload = "mixed"
+qps = 2
+depth = 16
+{load}
+"#
+        );
+        let client = folder.0.join("load.toml");
+        fs::write(&client, text).expect("the folder takes files");
+        let wire = format!("device.soft0.wire={wire}");
+        let mut sets = vec![wire.clone(), format!("node.target.listen={address}")];
+        if file {
+            let path = folder.0.join("blocks");
+            let keys = ["backend=file", "size=32MiB", &format!("path={}", path.display())]
+                .map(|key| format!("node.target.{key}"));
+            sets.extend(keys);
+        }
+        let server = config("quickstart-server.toml");
+        let mut args = vec!["run", &server, "--json"];
+        args.extend(sets.iter().flat_map(|set| ["--set", set]));
+        let target = Running::start(&args);
+        let client = client.display().to_string();
+        let load = Running::start(&["run", &client, "--json", "--set", &wire]);
+        Self { target, load, folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.0.join("blocks")
+    }
+}
+
+#[test]
+fn target_and_load_are_processes() {
+    for (wire, file) in [("shm", true), ("udp", true), ("shm", false), ("udp", false)] {
+        let pair = Pair::start(&format!("two-{wire}-{file}"), wire, file, "count = 3000");
+        let output = pair.load.end();
+        let made = report(&output);
+        assert_eq!(output.status.code(), Some(0), "{wire}, {file}: {made}");
+        is_done(&made, "load");
+        assert_eq!(node(&made, "load")["messages"], 3000);
+        let output = pair.target.end();
+        let served = report(&output);
+        assert_eq!(output.status.code(), Some(0), "{wire}, {file}: {served}");
+        // What fills and what checks come on top.
+        assert_eq!(node(&served, "target")["messages"], 3000 + 2 * 64);
+    }
+}
+
+/// The load ends in bounded time, names who is gone, and leaves nothing but the file that it was given.
+#[test]
+fn a_killed_target_is_named_by_its_load() {
+    for (wire, file) in [("shm", true), ("udp", true), ("shm", false)] {
+        let name = format!("kill-{wire}-{file}");
+        let mut pair = Pair::start(&name, wire, file, "duration = \"1h\"");
+        under_way(&mut pair.load);
+        let id = pair.target.id();
+        pair.target.kill();
+        let output = pair.load.end();
+        assert_eq!(output.status.code(), Some(1));
+        let verdict = &report(&output)["verdict"];
+        assert_eq!((&verdict["code"], &verdict["owner"]), (&"peer-dead".into(), &"remote".into()));
+        let summary = verdict["summary"].as_str().unwrap();
+        assert!(summary.starts_with(&format!("`target` (process {id} at 127.0.0.1:")), "{summary}");
+        let left = fs::read_dir(&pair.folder.0).unwrap().count();
+        assert_eq!(left, 1 + usize::from(file), "the config, and the file");
+        if file {
+            // Nobody holds it any more.
+            let set = format!("node.target.path={}", pair.folder.0.join("blocks").display());
+            let args = ["run", &config("storage-file.toml"), "--json", "--set", &set];
+            let output = spinwire(&[&args[..], &["--set", "node.load.duration=10ms"]].concat());
+            assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn a_killed_load_is_named_by_its_target() {
+    let mut pair = Pair::start("kill-load", "shm", true, "duration = \"1h\"");
+    under_way(&mut pair.load);
+    let id = pair.load.id();
+    pair.load.kill();
+    let output = pair.target.end();
+    assert_eq!(output.status.code(), Some(1));
+    let verdict = &report(&output)["verdict"];
+    assert_eq!(verdict["code"], "peer-dead", "{verdict}");
+    let summary = verdict["summary"].as_str().unwrap();
+    assert!(summary.starts_with(&format!("`load` (process {id} at 127.0.0.1:")), "{summary}");
+}
+
+/// A load that is told to end drains and reports; what it has verified counts.
+#[test]
+fn a_load_that_is_told_to_end() {
+    let mut pair = Pair::start("told", "shm", true, "duration = \"1h\"");
+    under_way(&mut pair.load);
+    pair.load.signal("-INT");
+    let output = pair.load.end();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    is_done(&report(&output), "load");
+    assert_eq!(pair.target.end().status.code(), Some(0));
+}
+
+/// The file is cut while it is worked on: the request fails, and both ends say so.
+#[test]
+fn a_file_that_somebody_cuts() {
+    let mut pair = Pair::start("cut", "shm", true, "duration = \"1h\"\nreads = 100");
+    under_way(&mut pair.load);
+    fs::File::options().write(true).open(pair.path()).unwrap().set_len(4096).unwrap();
+    let output = pair.load.end();
+    assert_eq!(output.status.code(), Some(1));
+    let verdict = &report(&output)["verdict"];
+    assert_eq!(verdict["code"], "remote-operation", "{verdict}");
+    assert!(verdict["evidence"].to_string().contains("somebody cut the file"), "{verdict}");
+    let output = pair.target.end();
+    let served = report(&output);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(node(&served, "target")["errors"].as_u64().unwrap() > 0, "{served}");
+}
+
+/// A disk of 4 MiB under a file of 32 MiB with holes: what finds no room fails, and is called so.
+#[test]
+fn a_disk_that_is_full() {
+    let folder = Folder::new("full");
+    let disk = folder.0.display().to_string();
+    let script =
+        "mount -t tmpfs -o size=4m none \"$0\" && truncate -s 64m \"$0/blocks\" && exec \"$@\"";
+    let binary = env!("CARGO_BIN_EXE_spinwire");
+    let path = format!("node.target.path={disk}/blocks");
+    let config = config("storage-file.toml");
+    let run = [binary, "run", &config, "--json", "--set", &path];
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, &disk]).args(run);
+    command.env("XDG_STATE_HOME", &folder.0);
+    let output = command.output().expect("util-linux is there");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let verdict = &report(&output)["verdict"];
+    assert_eq!(verdict["code"], "remote-operation", "{verdict}");
+    let summary = verdict["summary"].as_str().unwrap();
+    assert!(summary.contains("found no room in the store of `target`"), "{summary}");
+    assert!(verdict["evidence"].to_string().contains("No space left on device"), "{verdict}");
+}
+
+/// Two targets in one file would spoil each other's blocks.
+#[test]
+fn a_file_that_another_target_has() {
+    let mut pair = Pair::start("busy", "shm", true, "duration = \"1h\"");
+    under_way(&mut pair.load);
+    let set = format!("node.target.path={}", pair.path().display());
+    let output = spinwire(&["run", &config("storage-file.toml"), "--json", "--set", &set]);
+    assert_eq!(output.status.code(), Some(1));
+    let verdict = &report(&output)["verdict"];
+    assert!(
+        verdict["summary"].as_str().unwrap().contains("in use by another process"),
+        "{verdict}"
+    );
+    assert_eq!(verdict["knob"], "node.target.path");
+    pair.load.signal("-INT");
+    assert_eq!(pair.load.end().status.code(), Some(0));
+}
