@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use thiserror::Error;
 
@@ -128,6 +129,10 @@ pub trait Backend: fmt::Debug {
     /// # Errors
     /// As [`Backend::start`].
     fn poll(&mut self, sink: &mut dyn FnMut(Done)) -> io::Result<usize>;
+
+    /// What becomes readable when a request ends, for whoever does not want to poll all the time; `None` while there is
+    /// nothing to wait for.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Requests that have not ended.
     fn in_flight(&self) -> usize;

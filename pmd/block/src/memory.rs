@@ -1,6 +1,7 @@
 //! A store in memory that peers reach themselves.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use crate::backend::{Backend, Done, Layout, Request, SubmitError, Submitted};
 
@@ -43,6 +44,10 @@ impl Backend for Memory {
     #[inline]
     fn poll(&mut self, _: &mut dyn FnMut(Done)) -> io::Result<usize> {
         Ok(0)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     fn in_flight(&self) -> usize {

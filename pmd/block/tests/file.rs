@@ -15,6 +15,7 @@ use pmd_block::{
     SubmitError, Submitted,
 };
 use pmd_mem::Segment;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How long anything here may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -215,6 +216,25 @@ fn buffers_are_a_part_of_their_segment() {
     assert!(memory.eq_at(61_440, &[9; BLOCK as usize]).unwrap());
     let outside = request(Kind::Read, 0, BLOCK, 65_536 - 1, 1);
     assert_eq!(file.submit(&outside), Err(SubmitError::OutOfRange));
+}
+
+/// Who naps is woken: the descriptor is readable when, and only when, something has ended.
+#[test]
+fn a_nap_ends_with_what_is_done() {
+    let (memory, folder) = (memory(), Folder::new("nap"));
+    let path = folder.file();
+    let mut file = open(&spec(Place::Path(&path)), &memory).unwrap();
+    assert!(file.fd().is_none(), "nothing to wait for");
+    for token in 0..3 {
+        let read = request(Kind::Read, 0, BLOCK, 0, token);
+        assert_eq!(file.submit(&read), Ok(Submitted::Pending));
+        file.start().unwrap();
+        let mut waits = [PollFd::from_borrowed_fd(file.fd().unwrap(), PollFlags::IN)];
+        let patience = Timespec::try_from(PATIENCE).unwrap();
+        assert_eq!(poll(&mut waits, Some(&patience)).unwrap(), 1, "it becomes readable");
+        assert_eq!(drain(&mut file, 1)[0].token, token);
+        assert!(file.fd().is_none());
+    }
 }
 
 /// Closing with requests in flight waits for them.

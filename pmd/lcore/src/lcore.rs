@@ -60,6 +60,9 @@ pub trait Node {
         None
     }
 
+    /// Prepares for a nap, as [`Progress::arm`] does: names the descriptors that become readable when it has work.
+    fn arm<'a>(&'a mut self, _doorbells: &mut Doorbells<'a>) {}
+
     /// Called once, after the last poll: hand over the results.
     fn finish(&mut self) {}
 }
@@ -260,6 +263,7 @@ impl Lcore {
         }
         let mut doorbells = Doorbells::default();
         self.parts.devices.iter_mut().for_each(|device| device.arm(&mut doorbells));
+        self.parts.nodes.iter_mut().for_each(|node| node.arm(&mut doorbells));
         if doorbells.wait(Duration::from_nanos(span_ns)) {
             self.meter.nap();
         }

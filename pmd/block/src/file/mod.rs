@@ -6,7 +6,7 @@ mod ring;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -181,6 +181,10 @@ impl Backend for FileBackend {
             }
         }
         Ok(ended)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (self.in_flight() > 0).then(|| self.ring.fd())
     }
 
     fn in_flight(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use io_uring::{IoUring, opcode, squeue, types};
@@ -87,6 +87,13 @@ impl Ring {
     /// Whether requests use registered buffers.
     pub(super) const fn is_registered(&self) -> bool {
         self.registered > 0
+    }
+
+    /// Readable when something has ended.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        let fd = self.ring.as_raw_fd();
+        // SAFETY: the ring keeps its descriptor open as long as it lives.
+        unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
     pub(super) fn read(&mut self, file: FileIndex, span: Span, offset: u64, name: u64) -> bool {

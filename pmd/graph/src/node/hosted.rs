@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Sender;
 
-use pmd_lcore::NodeState;
+use pmd_lcore::{Doorbells, NodeState};
 use pmd_observe::Latency;
 
 use super::record::Counts;
@@ -78,6 +78,12 @@ impl pmd_lcore::Node for Hosted {
     fn stop(&mut self) {
         if let Some(node) = &mut self.node {
             node.stop();
+        }
+    }
+
+    fn arm<'a>(&'a mut self, doorbells: &mut Doorbells<'a>) {
+        if let Some(node) = &mut self.node {
+            node.arm(doorbells);
         }
     }
 

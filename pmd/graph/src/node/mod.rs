@@ -29,6 +29,8 @@ pub(crate) use context::{Edges, Inherited};
 pub(crate) use hosted::{Hosted, NodeResult};
 pub(crate) use record::{Counts, Live};
 
+use pmd_lcore::Doorbells;
+
 use crate::failure::Failure;
 
 /// What a turn of a node came to.
@@ -50,6 +52,10 @@ pub trait Node {
 
     /// Asks it to end soon: begin nothing new, finish what is in flight, then be done.
     fn stop(&mut self);
+
+    /// Prepares for a nap of its lcore: names the descriptors, other than its device's, that become readable when it has
+    /// something to do.
+    fn arm<'a>(&'a mut self, _doorbells: &mut Doorbells<'a>) {}
 
     /// When it will have something to do though nothing arrives.
     fn next_timeout(&self) -> Option<u64> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use pmd_block::Done;
+use pmd_lcore::Doorbells;
 use pmd_observe::{Code, Owner};
 use pmd_verbs::endpoint::{Endpoint, EndpointOptions, LocalKey, Rights};
 use pmd_verbs::roce::qp::state::Transport;
@@ -206,6 +207,11 @@ impl Hall {
                 serving.abort(&failure.verdict);
             }
         }
+    }
+
+    /// Ends a nap when the store has done something.
+    pub(super) fn arm<'a>(&'a self, doorbells: &mut Doorbells<'a>) {
+        self.vault.arm(doorbells);
     }
 
     pub(super) fn next_timeout(&self) -> Option<u64> {

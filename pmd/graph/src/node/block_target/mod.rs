@@ -5,6 +5,8 @@ mod serving;
 mod store;
 mod vault;
 
+use pmd_lcore::Doorbells;
+
 use super::{Node, NodeContext, Record, Turn};
 use crate::block::{MESSAGE_BYTES, MESSAGE_LEN, PROTOCOL};
 use crate::edge::Acceptor;
@@ -76,6 +78,10 @@ impl Node for BlockTarget {
         self.stopping = true;
         self.acceptor.close();
         self.hall.announce_end();
+    }
+
+    fn arm<'a>(&'a mut self, doorbells: &mut Doorbells<'a>) {
+        self.hall.arm(doorbells);
     }
 
     fn next_timeout(&self) -> Option<u64> {

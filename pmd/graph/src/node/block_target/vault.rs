@@ -7,6 +7,7 @@ use pmd_block::{
     Backend, Direct, Done, FileBackend, FileSpec, Kind, Layout, Memory, OpenError, Place as File,
     Request, SubmitError, Submitted,
 };
+use pmd_lcore::Doorbells;
 use pmd_observe::{Code, Owner};
 
 use super::store::Store;
@@ -136,6 +137,12 @@ impl Vault {
                 .because(format!("{} requests are in flight", self.backend.in_flight())));
         }
         Ok(())
+    }
+
+    pub(super) fn arm<'a>(&'a self, doorbells: &mut Doorbells<'a>) {
+        if let Some(fd) = self.backend.fd() {
+            doorbells.watch(fd);
+        }
     }
 
     /// When the store will have been silent for too long.
