@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::limits::DIRECT_ALIGN;
+use crate::limits::{DIRECT_ALIGN, LOCK_WAIT};
 
 /// Magic numbers of file systems that live in memory (statfs(2)).
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
@@ -130,7 +131,7 @@ pub(super) fn open(spec: &FileSpec<'_>) -> Result<Opened, OpenError> {
     if !metadata.is_file() && !is_device {
         return Err(OpenError::Kind { path });
     }
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    match lock(&file) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Err(OpenError::Busy { path }),
         Err(error) => return Err(failed(error.into())),
@@ -156,6 +157,19 @@ pub(super) fn open(spec: &FileSpec<'_>) -> Result<Opened, OpenError> {
         return Err(OpenError::NoDirect { path });
     }
     Ok(Opened { buffered: file, direct, len, path })
+}
+
+/// Keeps others away from the file. Of a process that was killed, the kernel lets go a little later than it is gone.
+fn lock(file: &File) -> Result<(), Errno> {
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
+                std::thread::sleep(LOCK_WAIT / 100);
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Lets others have the file.
