@@ -68,7 +68,7 @@ pub(super) const JOIN: Duration = Duration::from_secs(5);
 /// How long the end may take that somebody asked for.
 pub(super) const INTERRUPTED: Duration = Duration::from_secs(5);
 /// How often the control thread looks around.
-pub(super) const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(20);
 /// Longest nap of an lcore between two steps.
 pub(super) const NAP: Duration = Duration::from_micros(200);
 /// Longest sleep of an lcore in event mode, after which it looks whether it is still wanted.

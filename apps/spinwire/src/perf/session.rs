@@ -201,7 +201,9 @@ impl Session {
         self.pump(BUSY_LOOK, &mut |_| {}, |state| state.ready == lcores && state.began)?;
         self.dialogue.say(&Word::Go);
         self.crew.signal(Signal::Go);
-        self.pump(LOOK, watch, |state| state.done == lcores && state.peer_done)?;
+        let look = look(step);
+        self.pump(look, watch, |state| state.done == lcores)?;
+        self.pump(BUSY_LOOK, watch, |state| state.peer_done)?;
         self.dialogue.say(&Word::Stop);
         self.crew.signal(Signal::Stop);
         self.pump(BUSY_LOOK, &mut |_| {}, |state| state.over == lcores && state.peer.is_some())?;
@@ -233,7 +235,7 @@ impl Session {
             let mut said = false;
             while !self.state.stop {
                 let done = said;
-                self.pump(LOOK / 2, &mut |_| {}, |state| {
+                self.pump(look(step), &mut |_| {}, |state| {
                     state.stop || (!done && state.done == lcores)
                 })?;
                 if !said && self.state.done == lcores {
@@ -434,6 +436,15 @@ impl State {
             | Word::Failed { .. }
             | Word::Alive => {}
         }
+    }
+}
+
+/// How often the control thread looks around during a step: seldom while something is timed, since its core is an
+/// lcore's.
+const fn look(step: Step) -> Duration {
+    match step {
+        Step::Verify { .. } => BUSY_LOOK,
+        Step::Measure { .. } => LOOK,
     }
 }
 
