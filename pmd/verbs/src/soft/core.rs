@@ -16,7 +16,7 @@ use super::cq::Cqs;
 use super::handover::Handover;
 use super::memory::TableMemory;
 use super::peers::Peers;
-use super::wire::{WireSink, frame, verdict};
+use super::wire::{LastFlow, WireSink, frame, verdict};
 use crate::qp::JoinGroupError;
 
 /// Events kept for a consumer that does not take them; the oldest go first.
@@ -38,6 +38,7 @@ pub(crate) struct Core {
     pub(crate) memory: TableMemory,
     pub(crate) peers: Peers,
     pub(crate) wire: Option<Box<dyn Wire>>,
+    last_flow: LastFlow,
     pub(crate) handover: Handover,
     pub(crate) events: VecDeque<AsyncEvent>,
     pub(crate) lost_events: u64,
@@ -82,6 +83,7 @@ impl Core {
             memory,
             peers,
             wire,
+            last_flow: LastFlow::new(),
             handover,
             events: VecDeque::with_capacity(MAX_EVENTS),
             lost_events: 0,
@@ -163,8 +165,9 @@ impl Core {
 
     /// The second half: what engine and applications want sent.
     pub(crate) fn transmit(&mut self, now: Instant) -> usize {
-        let Self { engine, cqs, memory, peers, wire, .. } = self;
-        let mut sink = WireSink::new(wire.as_deref_mut().map(|wire| wire as &mut dyn Wire));
+        let Self { engine, cqs, memory, peers, wire, last_flow, .. } = self;
+        let dyn_wire = wire.as_deref_mut().map(|wire| wire as &mut dyn Wire);
+        let mut sink = WireSink::new(dyn_wire, last_flow);
         let work = engine.poll_transmit(now, memory, &mut sink, peers, cqs);
         self.frames += sink.sent;
         if let Some(wire) = wire {
