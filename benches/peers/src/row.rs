@@ -288,11 +288,9 @@ fn udp(rows: &mut Vec<Row>) {
 }
 
 fn block(rows: &mut Vec<Row>) {
-    let pipeline = |config| Ours::Pipeline {
-        config,
-        node: "client",
-        set: vec!["node.client.duration=2s".into()],
-    };
+    let set = ["workload=random", "verify=false", "duration=2s"];
+    let set: Vec<_> = set.iter().map(|pair| format!("node.load.{pair}")).collect();
+    let pipeline = |config| Ours::Pipeline { config, node: "load", set: set.clone() };
     let memory = pipeline("configs/storage-memory.toml");
     for (name, peer, peer_name, want) in [
         ("", crate::fio::Kind::UringTmpfs, "fio io_uring, tmpfs", Want::Ratio(5.0)),

@@ -14,8 +14,9 @@ pub(crate) fn measure(binary: &Path, ours: &Ours, unit: Unit, cpus: [usize; 2]) 
     let mut command = Command::new(binary);
     match ours {
         Ours::Perf(args) => {
-            command.arg("perf").args(args).args(["-D", "0.5", "--json"]);
-            command.args(["--cpu", &format!("{},{}", cpus[0], cpus[1])]);
+            command.arg("perf").args(args).args(["-D", "500ms", "--json"]);
+            // The sending side's first.
+            command.args(["--cpu", &format!("{},{}", cpus[1], cpus[0])]);
         }
         Ours::Pipeline { config, set, .. } => {
             command.args(["run", config, "--json"]);
