@@ -237,7 +237,7 @@ fn udp(rows: &mut Vec<Row>) {
         });
     };
     row(
-        "udp SEND 64 B",
+        "udp SEND 64 B, 512 in flight",
         Unit::Rate,
         &send_64,
         Peer::Socket(sockets::Kind::UdpSend, 64),
@@ -245,7 +245,7 @@ fn udp(rows: &mut Vec<Row>) {
         Want::Ratio(12.0),
     );
     row(
-        "udp SEND 64 B against UCX",
+        "udp SEND 64 B, 512 in flight, against UCX",
         Unit::Rate,
         &send_64,
         Peer::Ucx { tls: "tcp", test: "tag_bw", size: 64 },

@@ -5,7 +5,7 @@
 //! and may be the same pages, even under two addresses: the bytes are then moved, or a mixture.
 //!
 //! Small copies load everything before they store anything, in pieces that overlap, so that few branches choose among sizes.
-//! Larger ones are left to the machine's best [kernel](kernel).
+//! Larger ones are left to the machine's best [kernel].
 
 mod kernel;
 

@@ -31,9 +31,9 @@ impl Drop for Folder {
 fn is_done(report: &Value, name: &str) {
     assert_eq!(report["ok"], true, "{report}");
     let node = node(report, name);
-    assert!(node["verified_bytes"].as_u64().unwrap() > 0, "{report}");
-    assert!(node["messages_per_s"].as_f64().unwrap() > 0.0, "{report}");
-    assert!(node["latency_ns"]["p50"].as_u64().unwrap() > 0, "{report}");
+    assert!(node["verified_bytes"].as_u64().expect("a number") > 0, "{report}");
+    assert!(node["messages_per_s"].as_f64().expect("a number") > 0.0, "{report}");
+    assert!(node["latency_ns"]["p50"].as_u64().expect("a number") > 0, "{report}");
     assert_eq!(node["errors"], 0, "{report}");
 }
 
@@ -50,7 +50,7 @@ fn the_configs_run() {
             let report = report(&output);
             is_done(&report, "load");
             let span = if name == "storage-memory.toml" { 64 << 20 } else { 32 << 20 };
-            let verified = node(&report, "load")["verified_bytes"].as_u64().unwrap();
+            let verified = node(&report, "load")["verified_bytes"].as_u64().expect("a number");
             assert!(verified >= span, "the check at the end reads everything: {report}");
         }
     }
@@ -224,7 +224,7 @@ fn a_file_that_somebody_cuts() {
     let output = pair.target.end();
     let served = report(&output);
     assert_eq!(output.status.code(), Some(1));
-    assert!(node(&served, "target")["errors"].as_u64().unwrap() > 0, "{served}");
+    assert!(node(&served, "target")["errors"].as_u64().expect("a number") > 0, "{served}");
 }
 
 /// A disk of 4 MiB under a file of 32 MiB with holes: what finds no room fails, and is called so.
