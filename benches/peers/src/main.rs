@@ -95,7 +95,7 @@ fn main() -> Result<()> {
             let table = markdown::table(&results);
             markdown::write(&options.out.join("peers.md"), &table)?;
             if let Some(readme) = &options.readme {
-                markdown::put_in_section(readme, &table)?;
+                markdown::put_in_section(readme, &markdown::summary(&results))?;
             }
             markdown::print(&table)
         }

@@ -12,8 +12,13 @@ use crate::schedule::{Measured, Medians, Regime};
 const BEGIN: &str = "<!-- peers -->";
 const END: &str = "<!-- /peers -->";
 
+/// The rows of which something is wanted.
+pub(crate) fn summary(rows: &[Measured]) -> String {
+    table(rows.iter().filter(|row| !matches!(row.row.want, Want::Nothing)))
+}
+
 /// The table: a line per row and regime.
-pub(crate) fn table(rows: &[Measured]) -> String {
+pub(crate) fn table<'a>(rows: impl IntoIterator<Item = &'a Measured>) -> String {
     let mut text = String::from(
         "| work | probe | spinwire | peer | | ratio | wanted | |\n|---|--:|--:|--:|---|--:|--:|---|\n",
     );
