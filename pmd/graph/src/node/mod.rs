@@ -11,6 +11,7 @@ mod record;
 pub(crate) mod block_client;
 pub(crate) mod block_load;
 pub(crate) mod block_target;
+pub(crate) mod clientele;
 pub(crate) mod crc32c;
 pub(crate) mod discovery;
 pub(crate) mod file_source;

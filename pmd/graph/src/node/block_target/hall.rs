@@ -18,6 +18,7 @@ use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::{LISTEN_DEPTH, STORE_DEPTH_MAX};
 use crate::node::block_client::MORE_REQUESTS;
+use crate::node::clientele::Clientele;
 use crate::node::{NodeContext, Record};
 use crate::plan::demand::Queues;
 
@@ -34,14 +35,7 @@ pub(super) struct Hall {
     sessions: HashMap<u64, Session>,
     flips: Vec<u64>,
     memory_size: u64,
-    listens: bool,
-    /// Clients of this process that have not ended.
-    here_left: usize,
-    /// Clients of other processes that have not ended; `None`: for ever.
-    serve_left: Option<u64>,
-    /// Why the first client that counts was lost.
-    failed: Option<Failure>,
-    errors: u64,
+    pub(super) clientele: Clientele,
 }
 
 /// A connection, admitted or made.
@@ -97,11 +91,7 @@ impl Hall {
             sessions: HashMap::new(),
             flips: cx.flips().to_vec(),
             memory_size: cx.memory_size(),
-            listens: cx.listens(),
-            here_left: cx.clients(),
-            serve_left: cx.settings().count_opt("serve"),
-            failed: None,
-            errors: 0,
+            clientele: Clientele::build(cx),
         })
     }
 
@@ -114,24 +104,9 @@ impl Hall {
         self.places.iter().all(Option::is_none)
     }
 
-    /// Whether everybody has come and gone who was to.
-    pub(super) fn has_served_all(&self) -> bool {
-        (!self.listens || self.serves_no_more()) && self.here_left == 0
-    }
-
-    /// Whether no client of another process is let in any more.
-    pub(super) fn serves_no_more(&self) -> bool {
-        self.serve_left == Some(0)
-    }
-
-    /// Errors since the last call.
-    pub(super) fn take_errors(&mut self) -> u64 {
-        std::mem::take(&mut self.errors)
-    }
-
     /// What the end comes to.
     pub(super) fn verdict(&mut self) -> Option<Failure> {
-        self.failed.take().or_else(|| self.unflipped())
+        self.clientele.take_failure().or_else(|| self.unflipped())
     }
 
     /// A fault that was asked for and did not happen: whoever looks for its effect would be misled.
@@ -248,39 +223,12 @@ impl Hall {
         if ended && let Some(session) = self.sessions.remove(&place.session) {
             self.vault.give_back(session.start, session.capacity);
             if counts {
-                self.ended(here);
+                self.clientele.ended(here);
             }
         }
-        match failure {
-            Some(failure) if counts => self.lost_client(here, failure),
-            Some(failure) => self.turned_away(&failure),
-            None => {}
+        if let Some(failure) = failure {
+            self.clientele.lost(here, counts, failure);
         }
-    }
-
-    /// A client has ended, well or not.
-    fn ended(&mut self, here: bool) {
-        if here {
-            self.here_left = self.here_left.saturating_sub(1);
-        } else if let Some(left) = &mut self.serve_left {
-            *left = left.saturating_sub(1);
-        }
-    }
-
-    /// Who serves a number of clients misses each of them; who serves for ever goes on.
-    fn lost_client(&mut self, here: bool, failure: Failure) {
-        self.errors += 1;
-        if here || self.serve_left.is_some() {
-            self.failed.get_or_insert(failure);
-        } else {
-            tracing::warn!("`{}` lost a client: {failure}", self.name);
-        }
-    }
-
-    /// Somebody who did not become a client: who serves goes on waiting for one.
-    fn turned_away(&mut self, failure: &Failure) {
-        self.errors += 1;
-        tracing::warn!("`{}`: {failure}", self.name);
     }
 
     /// The part of the store that the session has, or now gets.
@@ -288,10 +236,7 @@ impl Hall {
         if let Some(session) = self.sessions.get(&open.session) {
             return Ok((session.start, session.capacity));
         }
-        if !here && self.serves_no_more() {
-            let reason = format!("`{}` has served all clients it was to serve", self.name);
-            return Err(Refusal::new(Code::PeerNotReady, reason));
-        }
+        self.clientele.admit(here)?;
         let wanted = if open.bytes == 0 { self.vault.largest() } else { open.bytes };
         // A client with nothing to store still gets memory that can be exported.
         let capacity = wanted.max(1);
@@ -445,17 +390,9 @@ impl Host for Hall {
     }
 
     fn lost(&mut self, key: Option<usize>, here: bool, why: Option<Failure>) {
-        match (key, why) {
-            (Some(key), why) => self.release(key, why),
-            (None, why) if here => {
-                self.ended(true);
-                if let Some(why) = why {
-                    self.lost_client(true, why);
-                }
-            }
-            // A stranger, or a client that was told why it may not come in: neither counts as served.
-            (None, Some(why)) => self.turned_away(&why),
-            (None, None) => {}
+        match key {
+            Some(key) => self.release(key, why),
+            None => self.clientele.never_came(here, why),
         }
     }
 }

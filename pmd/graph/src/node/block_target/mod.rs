@@ -44,7 +44,11 @@ impl BlockTarget {
 
     fn is_done(&self) -> bool {
         let idle = self.acceptor.callers() == 0 && self.hall.is_empty();
-        if self.stopping { idle } else { self.hall.has_served_all() && self.hall.is_empty() }
+        if self.stopping {
+            idle
+        } else {
+            self.hall.clientele.has_served_all() && self.hall.is_empty()
+        }
     }
 }
 
@@ -59,10 +63,10 @@ impl Node for BlockTarget {
                 return Err(failure);
             }
         }
-        for _ in 0..self.hall.take_errors() {
+        for _ in 0..self.hall.clientele.take_errors() {
             record.error();
         }
-        if self.hall.serves_no_more() {
+        if self.hall.clientele.serves_no_more() {
             self.acceptor.close();
         }
         if !self.is_done() {

@@ -10,6 +10,7 @@ use pmd_observe::{Code, Owner};
 use pmd_verbs::endpoint::{Endpoint, EndpointOptions, LocalKey};
 use pmd_verbs::roce::qp::state::Transport;
 
+use super::clientele::Clientele;
 use super::{Node, NodeContext, Record, Turn};
 use crate::config::units::Size;
 use crate::edge::{Acceptor, Admission, Greeting, Host, Line, Refusal};
@@ -44,14 +45,7 @@ struct Hall {
     /// By the session's own number.
     sessions: HashMap<u64, Session>,
     ranges: Ranges,
-    listens: bool,
-    /// Clients of this process that have not ended.
-    here_left: usize,
-    /// Clients of other processes that have not ended; `None`: for ever.
-    serve_left: Option<u64>,
-    /// Why the first client that counts was lost.
-    failed: Option<Failure>,
-    errors: u64,
+    clientele: Clientele,
 }
 
 /// A connection, admitted or made.
@@ -92,11 +86,7 @@ impl KvServer {
             places: (0..places).map(|_| None).collect(),
             sessions: HashMap::new(),
             ranges: Ranges::default(),
-            listens: cx.listens(),
-            here_left: cx.clients(),
-            serve_left: settings.count_opt("serve"),
-            failed: None,
-            errors: 0,
+            clientele: Clientele::build(cx),
         };
         let reply = vec![0; REPLY_BYTES + hall.value as usize];
         Ok(Box::new(Self { acceptor, hall, table, reply, stopping: false }))
@@ -114,8 +104,7 @@ impl KvServer {
         if self.stopping {
             return idle && self.acceptor.callers() == 0;
         }
-        let served = !self.hall.listens || self.hall.serve_left == Some(0);
-        served && self.hall.here_left == 0 && idle
+        self.hall.clientele.has_served_all() && idle
     }
 }
 
@@ -123,16 +112,16 @@ impl Node for KvServer {
     fn run(&mut self, now: u64, record: &mut Record) -> Result<Turn, Failure> {
         let mut work = self.acceptor.poll(now, &mut self.hall);
         work += self.hall.run(now, &mut self.table, &mut self.reply, record);
-        for _ in 0..std::mem::take(&mut self.hall.errors) {
+        for _ in 0..self.hall.clientele.take_errors() {
             record.error();
         }
-        if self.hall.serve_left == Some(0) {
+        if self.hall.clientele.serves_no_more() {
             self.acceptor.close();
         }
         if !self.is_done() {
             return Ok(Turn::Worked(work));
         }
-        match self.hall.failed.take().or_else(|| self.unflipped()) {
+        match self.hall.clientele.take_failure().or_else(|| self.unflipped()) {
             Some(failure) => Err(failure),
             None => Ok(Turn::Done),
         }
@@ -198,39 +187,12 @@ impl Hall {
         if ended && let Some(session) = self.sessions.remove(&place.session) {
             self.ranges.give_back(&session.range);
             if counts {
-                self.ended(here);
+                self.clientele.ended(here);
             }
         }
-        match failure {
-            Some(failure) if counts => self.lost_client(here, failure),
-            Some(failure) => self.turned_away(&failure),
-            None => {}
+        if let Some(failure) = failure {
+            self.clientele.lost(here, counts, failure);
         }
-    }
-
-    /// A client has ended, well or not.
-    fn ended(&mut self, here: bool) {
-        if here {
-            self.here_left = self.here_left.saturating_sub(1);
-        } else if let Some(left) = &mut self.serve_left {
-            *left = left.saturating_sub(1);
-        }
-    }
-
-    /// Who serves a number of clients misses each of them; who serves for ever goes on.
-    fn lost_client(&mut self, here: bool, failure: Failure) {
-        self.errors += 1;
-        if here || self.serve_left.is_some() {
-            self.failed.get_or_insert(failure);
-        } else {
-            tracing::warn!("`{}` lost a client: {failure}", self.name);
-        }
-    }
-
-    /// Somebody who did not become a client: who serves goes on waiting for one.
-    fn turned_away(&mut self, failure: &Failure) {
-        self.errors += 1;
-        tracing::warn!("`{}`: {failure}", self.name);
     }
 
     fn admit_session(&mut self, open: &Open, here: bool) -> Result<(), Refusal> {
@@ -238,10 +200,7 @@ impl Hall {
             return Ok(());
         }
         let name = &self.name;
-        if !here && self.serve_left == Some(0) {
-            let reason = format!("`{name}` has served all clients it was to serve");
-            return Err(Refusal::new(Code::PeerNotReady, reason));
-        }
+        self.clientele.admit(here)?;
         let wanted = open.keys;
         let range = self.ranges.take(wanted).ok_or_else(|| {
             let reason = format!("`{name}` has no range of {wanted} keys left");
@@ -328,17 +287,9 @@ impl Host for Hall {
     }
 
     fn lost(&mut self, key: Option<usize>, here: bool, why: Option<Failure>) {
-        match (key, why) {
-            (Some(key), why) => self.release(key, why),
-            (None, why) if here => {
-                self.ended(true);
-                if let Some(why) = why {
-                    self.lost_client(true, why);
-                }
-            }
-            // A stranger, or a client that was told why it may not come in: neither counts as served.
-            (None, Some(why)) => self.turned_away(&why),
-            (None, None) => {}
+        match key {
+            Some(key) => self.release(key, why),
+            None => self.clientele.never_came(here, why),
         }
     }
 }
