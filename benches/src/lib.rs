@@ -8,6 +8,7 @@ mod packets;
 mod probe;
 mod side;
 mod traffic;
+mod work;
 
 pub use cores::{cores, pin};
 pub use ends::Ends;
@@ -16,3 +17,4 @@ pub use packets::Packets;
 pub use probe::hop_ns;
 pub use side::{Options, Side, Wish, connect, pair};
 pub use traffic::{BATCH, Kind, Sink, Source, stream};
+pub use work::Work;

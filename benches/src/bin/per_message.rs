@@ -9,27 +9,14 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use anyhow::Result;
-use benches::{Kind, Options, Side, Sink, Source, pair, stream};
+use benches::{Side, Sink, Source, Work, pair, stream};
 use clap::Parser;
-use pmd_verbs::WireChoice;
 
 /// Counts what messages cost.
 #[derive(Debug, Parser)]
 struct Args {
-    /// What a message is.
-    kind: Kind,
-    /// Messages to measure.
-    #[arg(short = 'n', long, default_value_t = 1 << 20)]
-    messages: u64,
-    /// Queue pairs.
-    #[arg(short, long, default_value_t = 1)]
-    qps: usize,
-    /// Bytes of a message.
-    #[arg(short, long, default_value_t = 8)]
-    size: u32,
-    /// By packets instead of shared memory.
-    #[arg(long)]
-    udp: bool,
+    #[command(flatten)]
+    work: Work,
     /// Measure polls of an empty queue instead: this many.
     #[arg(long)]
     idle: Option<u64>,
@@ -40,15 +27,11 @@ const WARM_UP: u64 = 4096;
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let options = Options {
-        wire: if args.udp { WireChoice::Udp } else { WireChoice::Shm },
-        qps: args.qps,
-        depth: 64,
-        size: args.size,
-    };
+    let work = args.work;
+    let options = work.options(64);
     let [one, two] = pair(&options)?;
-    let (from, into) = (one.source(args.size), two.sink(args.size));
-    let mut source = Source::new(&one, args.kind, &from, two.mr.remote(0), 64);
+    let (from, into) = (one.source(work.size), two.sink(work.size));
+    let mut source = Source::new(&one, work.kind, &from, two.mr.remote(0), 64);
     let mut sink = Sink::new(&two, &into, 64)?;
     stream(&mut source, &mut sink, WARM_UP)?;
     if let Some(polls) = args.idle {
@@ -62,11 +45,11 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let begin = Instant::now();
-    measured(&mut source, &mut sink, args.messages)?;
+    measured(&mut source, &mut sink, work.messages)?;
     let ns = begin.elapsed().as_nanos();
     #[expect(clippy::print_stdout, reason = "the result")]
     {
-        let Args { kind, qps, size, messages, .. } = args;
+        let Work { kind, qps, size, messages, .. } = work;
         println!("{kind:?} {size} B, {qps} QPs: {:.2} ns", ns as f64 / messages as f64);
     }
     Ok(())
