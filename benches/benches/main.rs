@@ -17,16 +17,19 @@ mod ring;
 use std::time::Duration;
 
 use anyhow::Result;
-use benches::{cores, hop_ns, pin};
+use benches::cores;
 use criterion::Criterion;
+use pmd_lcore::hop_ns;
+use pmd_lcore::pin::pin_current;
 
 fn main() -> Result<()> {
     let [here, there] = cores()?;
-    let probe = hop_ns([there, here])?;
-    pin(here)?;
+    let apart =
+        hop_ns(there, here).map_or_else(|why| why.to_string(), |ns| format!("one hop {ns:.0} ns"));
+    pin_current(here)?;
     #[expect(clippy::print_stdout, reason = "figures of two cores mean nothing without it")]
     {
-        println!("cores {here} and {there}, one hop {probe:.0} ns");
+        println!("cores {here} and {there}, {apart}");
     }
     // Flags come last: what they say holds.
     let mut criterion = Criterion::default()

@@ -2,14 +2,14 @@
 
 use std::env;
 
-use anyhow::{Context as _, Result, ensure};
-use core_affinity::CoreId;
+use anyhow::{Context as _, Result};
+use pmd_lcore::CpuSet;
 
 /// Names two cores, as in `SPINWIRE_CORES=2,3`.
 const CHOICE: &str = "SPINWIRE_CORES";
 
 /// The two cores to measure on: those that `SPINWIRE_CORES` names, else the first two of the
-/// affinity mask. Where there is only one, it is both. To be asked before [`pin`] narrows the mask.
+/// affinity mask. Where there is only one, it is both. To be asked before a pin narrows the mask.
 ///
 /// # Errors
 /// When the variable is not two numbers, or there is no affinity mask.
@@ -21,19 +21,7 @@ pub fn cores() -> Result<[usize; 2]> {
             .and_then(|(a, b)| Some([a.trim().parse().ok()?, b.trim().parse().ok()?]));
         return parsed.with_context(|| format!("{CHOICE}={choice}: name two cores, as in 0,1"));
     }
-    let mask = core_affinity::get_core_ids().context("the affinity mask cannot be read")?;
-    let first = mask.first().context("the affinity mask is empty")?.id;
-    Ok([first, mask.get(1).map_or(first, |core| core.id)])
-}
-
-/// Keeps the calling thread on a core.
-///
-/// # Errors
-/// When the core is not there, or not in the affinity mask.
-pub fn pin(core: usize) -> Result<()> {
-    ensure!(
-        core_affinity::set_for_current(CoreId { id: core }),
-        "core {core} cannot be used: {CHOICE} names others"
-    );
-    Ok(())
+    let mask = CpuSet::allowed().context("the affinity mask cannot be read")?;
+    let first = mask.first().context("the affinity mask is empty")?;
+    Ok([first, mask.iter().nth(1).unwrap_or(first)])
 }

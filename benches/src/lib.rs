@@ -5,16 +5,14 @@ mod cores;
 mod ends;
 mod opposite;
 mod packets;
-mod probe;
 mod side;
 mod traffic;
 mod work;
 
-pub use cores::{cores, pin};
+pub use cores::cores;
 pub use ends::Ends;
 pub use opposite::Opposite;
 pub use packets::Packets;
-pub use probe::hop_ns;
 pub use side::{Options, Side, Wish, connect, pair};
 pub use traffic::{BATCH, Kind, Sink, Source, stream};
 pub use work::Work;

@@ -5,8 +5,9 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Result, anyhow};
+use pmd_lcore::pin::pin_current;
 
-use crate::{Options, Side, Sink, Wish, pin};
+use crate::{Options, Side, Sink, Wish};
 
 /// A thread on the second core that takes what comes, until this is dropped or joined.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ fn receive(
     answer: &Sender<Wish>,
     wanted: &Weak<()>,
 ) -> Result<u64> {
-    pin(core)?;
+    pin_current(core)?;
     let side = Side::open("opposite", options)?;
     side.connect(&told.recv()?)?;
     let into = side.sink(options.size);

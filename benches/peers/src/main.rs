@@ -12,7 +12,6 @@ mod fio;
 mod libfabric;
 mod markdown;
 mod plot;
-mod probe;
 mod row;
 mod schedule;
 mod sockets;

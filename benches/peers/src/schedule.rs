@@ -3,9 +3,10 @@
 use std::io::{IsTerminal as _, Write as _};
 
 use anyhow::{Context as _, Result};
+use pmd_lcore::hop_ns;
 
 use crate::row::{Peer, Row, Unit, Want};
-use crate::{Options, fio, libfabric, probe, sockets, spinwire, ucx};
+use crate::{Options, fio, libfabric, sockets, spinwire, ucx};
 
 /// First of the ports that peers listen on.
 const PORTS: u16 = 14_300;
@@ -93,9 +94,9 @@ pub(crate) fn run(rows: &[Row], options: &Options) -> Result<Vec<Measured>> {
     for round in 0..options.rounds {
         for (nth, row) in measured.iter_mut().enumerate() {
             port = if port < PORTS + 4000 { port + 1 } else { PORTS };
-            let before = probe::hop_ns(cpus);
+            let before = hop_ns(cpus[0], cpus[1])?;
             let pair = pair(&row.row, options, port, cpus);
-            let after = probe::hop_ns(cpus);
+            let after = hop_ns(cpus[0], cpus[1])?;
             let outcome = match pair {
                 Err(error) => {
                     let text = format!("{error:#}");

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use pmd_lcore::pin::pin_current;
 
 use crate::command::Kept;
-use crate::probe::pin;
 
 /// What the sockets do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -56,7 +56,7 @@ pub(crate) fn measure(kind: Kind, size: usize, [a, b]: [usize; 2]) -> Result<f64
     // In a thread, so that the caller keeps its cores.
     std::thread::scope(|scope| {
         let near = scope.spawn(|| {
-            pin(b);
+            pin_current(b)?;
             match kind {
                 Kind::UdpSend => udp_send(to, size),
                 Kind::UdpSpin => udp_spin(to, size),
@@ -69,7 +69,7 @@ pub(crate) fn measure(kind: Kind, size: usize, [a, b]: [usize; 2]) -> Result<f64
 
 /// The other process.
 pub(crate) fn far_end(kind: Kind, size: usize, cpu: usize) -> Result<()> {
-    pin(cpu);
+    pin_current(cpu)?;
     let mut stdout = std::io::stdout();
     match kind {
         Kind::TcpStream => {

@@ -5,8 +5,10 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use benches::{Opposite, Source, Work, cores, hop_ns, pin};
+use benches::{Opposite, Source, Work, cores};
 use clap::Parser;
+use pmd_lcore::hop_ns;
+use pmd_lcore::pin::pin_current;
 
 /// Measures messages between two cores.
 #[derive(Debug, Parser)]
@@ -25,8 +27,8 @@ fn main() -> Result<()> {
     let args = Args::parse();
     let work = args.work;
     let [here, there] = cores()?;
-    let probe = if args.no_probe { None } else { Some(hop_ns([there, here])?) };
-    pin(here)?;
+    let probe = if args.no_probe { None } else { Some(hop_ns(there, here)?) };
+    pin_current(here)?;
     let options = work.options(2 * IN_FLIGHT);
     let (near, opposite) = Opposite::start(&options, there)?;
     let from = near.source(work.size);

@@ -10,6 +10,7 @@
 pub mod assign;
 pub mod clock;
 pub mod cpuset;
+pub mod distance;
 pub mod doorbell;
 pub mod idle;
 pub mod lcore;
@@ -23,6 +24,7 @@ pub mod topology;
 pub use assign::{CpuChoice, assign};
 pub use clock::Clock;
 pub use cpuset::CpuSet;
+pub use distance::hop_ns;
 pub use doorbell::Doorbells;
 pub use idle::Idle;
 pub use lcore::{Command, Lcore, Node, NodeState, Parts, Progress};

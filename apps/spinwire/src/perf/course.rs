@@ -6,7 +6,7 @@ use std::thread;
 
 use pmd_graph::app::{Exit, print, say, signals};
 use pmd_graph::config::retry::milliseconds;
-use pmd_lcore::{Clock, Topology};
+use pmd_lcore::{Clock, Topology, hop_ns};
 use pmd_observe::Verdict;
 use pmd_verbs::connect::channel_pair;
 use pmd_verbs::{Device, DeviceConfig, Disturb, OpenError, WireChoice};
@@ -19,7 +19,6 @@ use super::faults::Faults;
 use super::limits::CONNECT;
 use super::params::Params;
 use super::placement::{Cpus, place};
-use super::probe;
 use super::refusal::Refusal;
 use super::report::{self, Row, Setting};
 use super::second::{self, Second};
@@ -246,7 +245,13 @@ impl Lead<'_> {
 
     fn probe(&self, both_here: bool) -> Option<u64> {
         let (ours, theirs) = (self.cpus.ours.first(), self.cpus.theirs.first());
-        both_here.then(|| probe::one_way(*ours?, *theirs?)).flatten()
+        let apart = both_here.then(|| hop_ns(*ours?, *theirs?).ok()).flatten();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "microseconds at most"
+        )]
+        apart.map(|ns| ns.round() as u64)
     }
 
     /// Every size, one after the other.

@@ -22,7 +22,6 @@ mod limits;
 mod params;
 mod pattern;
 mod placement;
-mod probe;
 mod refusal;
 mod report;
 mod requests;
