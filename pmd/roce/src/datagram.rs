@@ -6,15 +6,15 @@ use crate::frame::{self, Sent};
 use crate::limits::GRH_BYTES;
 use crate::local::{self, DatagramRecord, LocalPeer};
 use crate::memory::Memory;
+use crate::qp::Qp;
 use crate::qp::sq::{SendWqe, gather};
 use crate::qp::state::QpState;
-use crate::qp::{Qp, Received};
 use crate::requester::check_elements;
 use crate::sink::{CqSink, Flow, TxSink};
 use crate::turn::Turn;
 use crate::wire::grh::Grh;
 use crate::wire::{Bth, Deth, DropReason, Headers, ImmDt, Opcode, Packet, icrc};
-use crate::work::{Imm, SendFlags, SendOp, WcOpcode, WcStatus};
+use crate::work::{Completion, Imm, SendFlags, SendOp, WcOpcode, WcStatus};
 
 /// A Q_Key with this bit set stands for the queue pair's own (IBTA 1.4, 10.2.5).
 const QKEY_OWN: u32 = 1 << 31;
@@ -106,13 +106,10 @@ pub(crate) fn handle<M: Memory, C: CqSink>(
         return Err(receive_fault(qp, dev, io.cq));
     }
     dev.counters.rx_bytes += u64::from(len);
-    let received = Received {
-        imm: packet.headers.immdt.map(|immdt| Imm(immdt.0)),
-        src_qpn: deth.src_qp,
-        grh: true,
-        solicited: packet.headers.bth.solicited,
-        ..Received::new(WcOpcode::Recv, byte_len)
-    };
+    let received = Completion::new(WcOpcode::Recv, byte_len)
+        .with_grh(deth.src_qp)
+        .with_imm(packet.headers.immdt.map(|immdt| Imm(immdt.0)))
+        .with_solicited(packet.headers.bth.solicited);
     qp.complete_receive(dev, io.cq, received);
     Ok(())
 }

@@ -6,6 +6,7 @@
 
 mod address;
 mod completer;
+mod completion;
 pub mod counters;
 mod datagram;
 mod device;

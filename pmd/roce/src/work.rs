@@ -4,6 +4,7 @@ use core::fmt;
 
 use bitflags::bitflags;
 
+pub use crate::completion::Completion;
 use crate::ids::{Lkey, Qpn, Rkey, Srqn, WrId};
 
 /// A piece of local memory, as `struct ibv_sge`.
@@ -236,6 +237,7 @@ impl fmt::Display for WcStatus {
 
 /// What completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum WcOpcode {
     /// A SEND of any kind.
     Send,
@@ -255,31 +257,6 @@ pub enum WcOpcode {
     Recv,
     /// A receive, consumed by a WRITE with immediate.
     RecvWriteImm,
-}
-
-/// A work completion, as `struct ibv_wc`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// From the work request.
-    pub wr_id: WrId,
-    /// Outcome. Fields below other than `qpn` are valid on success only, except where said.
-    pub status: WcStatus,
-    /// What completed.
-    pub opcode: WcOpcode,
-    /// Local queue pair; valid with every status.
-    pub qpn: Qpn,
-    /// Bytes received or read; on UD with the 40 GRH bytes.
-    pub byte_len: u32,
-    /// Immediate data, when the message carried it.
-    pub imm: Option<Imm>,
-    /// Key that the message invalidated.
-    pub invalidated: Option<Rkey>,
-    /// Sending queue pair; UD only.
-    pub src_qpn: Qpn,
-    /// Whether the first 40 bytes of the buffer are a GRH area; UD only.
-    pub grh: bool,
-    /// Whether the sender asked for a solicited event, or the status is an error.
-    pub solicited: bool,
 }
 
 /// The completion queue is full: a completion was lost and the queue is in error.

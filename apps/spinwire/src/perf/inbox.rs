@@ -203,7 +203,7 @@ impl<'a> Inbox<'a> {
 
 /// The number that a message carries, if it is no news.
 pub(super) fn number_of(completion: &Completion) -> Option<u32> {
-    let imm = u32::from_be_bytes(completion.imm?.0);
+    let imm = u32::from_be_bytes(completion.imm()?.0);
     (imm & NEWS == 0).then_some(imm)
 }
 
@@ -216,7 +216,7 @@ pub(super) fn numbered(number: u64) -> Imm {
 
 /// Whether it is a message; what it says is noted.
 fn hear<T: Flavour>(desk: &Desk<'_, T>, words: &mut [Word], completion: &Completion) -> bool {
-    let Some(imm) = completion.imm else { return true };
+    let Some(imm) = completion.imm() else { return true };
     let imm = u32::from_be_bytes(imm.0);
     let lane = (completion.wr_id.0 >> 32) as usize;
     let word = &mut words[desk.ends.owner(lane, completion.qpn) as usize];

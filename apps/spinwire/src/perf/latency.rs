@@ -224,7 +224,7 @@ pub(super) fn send_server<T: Flavour>(
             // The news of the untimed pass may still be on its way.
             if !numbers || number_of(completion).is_some() {
                 due += 1;
-                imm = completion.imm;
+                imm = completion.imm();
             }
             Ok(())
         })?;

@@ -8,13 +8,13 @@ use crate::frame::Sent;
 use crate::ids::{LinkId, Psn};
 use crate::limits::{GRH_BYTES, LOCAL_PATIENCE};
 use crate::memory::Memory;
+use crate::qp::Qp;
 use crate::qp::rq::scatter;
 use crate::qp::sq::SendWqe;
 use crate::qp::state::Transport;
-use crate::qp::{Qp, Received};
 use crate::sink::CqSink;
 use crate::wire::{Bth, Deth, DropReason, ImmDt};
-use crate::work::{SendFlags, SendOp, WcOpcode, WcStatus};
+use crate::work::{Completion, SendFlags, SendOp, WcOpcode, WcStatus};
 
 /// Sends the datagram at the head. It completes at once, whatever becomes of it.
 pub(crate) fn send<M: Memory, C: CqSink>(
@@ -99,13 +99,10 @@ fn deliver<M: Memory, C: CqSink>(
         return Err(receive_fault(qp, dev, io.cq));
     }
     dev.counters.rx_bytes += u64::from(record.len);
-    let received = Received {
-        imm: record.imm,
-        src_qpn: record.src,
-        grh: true,
-        solicited: record.solicited,
-        ..Received::new(WcOpcode::Recv, byte_len)
-    };
+    let received = Completion::new(WcOpcode::Recv, byte_len)
+        .with_grh(record.src)
+        .with_imm(record.imm)
+        .with_solicited(record.solicited);
     qp.complete_receive(dev, io.cq, received);
     Ok(())
 }

@@ -8,14 +8,14 @@ use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
 use crate::ids::{LinkId, PdId};
 use crate::memory::Memory;
+use crate::qp::Qp;
 use crate::qp::state::{QpState, Transport};
-use crate::qp::{Qp, Received};
 use crate::responder::inbound::{self, Fault};
 use crate::responder::{note_heard, refuse};
 use crate::sink::CqSink;
 use crate::uc;
 use crate::wire::{DropReason, NakCode, Syndrome};
-use crate::work::{Sge, WcOpcode};
+use crate::work::{Completion, Sge, WcOpcode};
 
 /// Whether a record is done with, or must come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +66,9 @@ pub(crate) fn take_usual<C: CqSink>(
     qp.local.expected = qp.local.expected.plus(1);
     qp.local.refused = false;
     dev.counters.rx_bytes += u64::from(record.len);
-    let received = Received::new(WcOpcode::Recv, record.len);
-    let (imm, solicited) = (record.imm, record.solicited);
-    qp.complete_front(dev, cq, wr_id, Received { imm, solicited, ..received });
+    let received = Completion::new(WcOpcode::Recv, record.len);
+    let received = received.with_imm(record.imm).with_solicited(record.solicited);
+    qp.complete_front(dev, cq, wr_id, received);
     true
 }
 
@@ -264,7 +264,7 @@ fn deliver<M: Memory, C: CqSink, P: LocalPeer>(
     payload: &mut impl Arrived,
 ) -> Result<(), Obstacle> {
     inbound::take_receive(qp, dev, record.srqn)?;
-    let mut received = Received::new(WcOpcode::RecvWriteImm, record.len);
+    let mut received = Completion::new(WcOpcode::RecvWriteImm, record.len);
     if record.kind != RecordKind::WriteImm {
         received.opcode = WcOpcode::Recv;
         if u64::from(record.len) > qp.receive.capacity {
@@ -279,10 +279,10 @@ fn deliver<M: Memory, C: CqSink, P: LocalPeer>(
     }
     if let RecordKind::SendInvalidate(key) = record.kind {
         io.mem.invalidate(qp.asker(), key).map_err(|_| Fault::Invalidation)?;
-        received.invalidated = Some(key);
+        received = received.with_invalidated(key);
     }
-    let (imm, solicited) = (record.imm, record.solicited);
-    qp.complete_receive(dev, io.cq, Received { imm, solicited, ..received });
+    let received = received.with_imm(record.imm).with_solicited(record.solicited);
+    qp.complete_receive(dev, io.cq, received);
     Ok(())
 }
 

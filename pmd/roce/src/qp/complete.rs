@@ -5,52 +5,14 @@ use super::sq::SendWqe;
 use super::state::{QpState, Transport};
 use crate::device::Device;
 use crate::event::AsyncEvent;
-use crate::ids::{CqId, Qpn, Rkey, WrId};
+use crate::ids::{CqId, Qpn, WrId};
 use crate::sink::CqSink;
-use crate::work::{Completion, Imm, WcOpcode, WcStatus};
-
-/// What there is to say about a message that arrived.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Received {
-    pub(crate) opcode: WcOpcode,
-    pub(crate) byte_len: u32,
-    pub(crate) imm: Option<Imm>,
-    pub(crate) invalidated: Option<Rkey>,
-    pub(crate) src_qpn: Qpn,
-    pub(crate) grh: bool,
-    pub(crate) solicited: bool,
-}
-
-impl Received {
-    /// A message of this kind, without anything special about it.
-    pub(crate) const fn new(opcode: WcOpcode, byte_len: u32) -> Self {
-        Self {
-            opcode,
-            byte_len,
-            imm: None,
-            invalidated: None,
-            src_qpn: Qpn::new(0),
-            grh: false,
-            solicited: false,
-        }
-    }
-}
+use crate::work::{Completion, WcOpcode, WcStatus};
 
 /// The completion of a request that succeeded.
 #[inline(always)]
 pub(crate) const fn sent_completion(wqe: &SendWqe, qpn: Qpn, byte_len: u32) -> Completion {
-    Completion {
-        wr_id: wqe.wr_id,
-        status: WcStatus::Success,
-        opcode: wqe.wc_opcode(),
-        qpn,
-        byte_len,
-        imm: None,
-        invalidated: None,
-        src_qpn: Qpn::new(0),
-        grh: false,
-        solicited: false,
-    }
+    Completion::new(wqe.wc_opcode(), byte_len).of(wqe.wr_id, qpn)
 }
 
 impl Qp {
@@ -77,7 +39,7 @@ impl Qp {
         let Some(wqe) = self.sq.head() else { return };
         if status != WcStatus::Success || wqe.is_signaled() {
             let byte_len = if wqe.is_read_or_atomic() { wqe.len } else { 0 };
-            let what = Received::new(wqe.wc_opcode(), byte_len);
+            let what = Completion::new(wqe.wc_opcode(), byte_len);
             let completion = self.completion(wqe.wr_id, status, what);
             self.push_send(dev, cq, completion);
         }
@@ -107,7 +69,7 @@ impl Qp {
         &mut self,
         dev: &mut Device,
         cq: &mut impl CqSink,
-        received: Received,
+        received: Completion,
     ) {
         self.end_receive(dev, cq, WcStatus::Success, received);
     }
@@ -119,7 +81,7 @@ impl Qp {
         dev: &mut Device,
         cq: &mut impl CqSink,
         wr_id: WrId,
-        received: Received,
+        received: Completion,
     ) {
         let completion = self.completion(wr_id, WcStatus::Success, received);
         self.push_receive(dev, cq, self.init.recv_cq, completion);
@@ -132,7 +94,7 @@ impl Qp {
         cq: &mut impl CqSink,
         status: WcStatus,
     ) {
-        self.end_receive(dev, cq, status, Received::new(WcOpcode::Recv, 0));
+        self.end_receive(dev, cq, status, Completion::new(WcOpcode::Recv, 0));
     }
 
     #[inline]
@@ -141,7 +103,7 @@ impl Qp {
         dev: &mut Device,
         cq: &mut impl CqSink,
         status: WcStatus,
-        received: Received,
+        received: Completion,
     ) {
         if core::mem::take(&mut self.receive.open) {
             let completion = self.completion(self.receive.wr_id, status, received);
@@ -186,7 +148,7 @@ impl Qp {
         if self.state().flushes_receives() {
             self.fail_receive(dev, cq, WcStatus::WrFlush);
             while let Some(wr_id) = self.rq.flush_one() {
-                let what = Received::new(WcOpcode::Recv, 0);
+                let what = Completion::new(WcOpcode::Recv, 0);
                 let completion = self.completion(wr_id, WcStatus::WrFlush, what);
                 self.push_receive(dev, cq, self.init.recv_cq, completion);
             }
@@ -209,19 +171,8 @@ impl Qp {
     }
 
     #[inline(always)]
-    fn completion(&self, wr_id: WrId, status: WcStatus, what: Received) -> Completion {
-        Completion {
-            wr_id,
-            status,
-            opcode: what.opcode,
-            qpn: self.qpn,
-            byte_len: what.byte_len,
-            imm: what.imm,
-            invalidated: what.invalidated,
-            src_qpn: what.src_qpn,
-            grh: what.grh,
-            solicited: what.solicited || status != WcStatus::Success,
-        }
+    fn completion(&self, wr_id: WrId, status: WcStatus, what: Completion) -> Completion {
+        what.of(wr_id, self.qpn).with_status(status)
     }
 
     /// The completion queue for sends takes no more.

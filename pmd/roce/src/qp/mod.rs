@@ -24,7 +24,7 @@ use crate::responder::Responder;
 use crate::sink::Flow;
 use crate::wire::TransportClass;
 
-pub(crate) use complete::{Received, sent_completion};
+pub(crate) use complete::sent_completion;
 
 /// A queue pair.
 #[derive(Debug)]

@@ -5,11 +5,11 @@ use crate::device::{Device, Io};
 use crate::ids::Srqn;
 use crate::limits::MAX_MESSAGE;
 use crate::memory::Memory;
-use crate::qp::{Qp, Received};
+use crate::qp::Qp;
 use crate::sink::CqSink;
 use crate::srq::Srq;
 use crate::wire::{Operation, Packet, Position};
-use crate::work::{Access, Imm, RemoteAddr, WcOpcode};
+use crate::work::{Access, Completion, Imm, RemoteAddr, WcOpcode};
 
 /// Why a request is not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,10 +121,10 @@ fn place_send<M: Memory, C: CqSink>(
         qp.responder.message = Message::Send { received: end };
         return Ok(Placed::Part);
     }
-    let mut message = Received::new(WcOpcode::Recv, end);
+    let mut message = Completion::new(WcOpcode::Recv, end);
     if let Some(ieth) = packet.headers.ieth {
         io.mem.invalidate(qp.asker(), ieth.rkey).map_err(|_| Fault::Invalidation)?;
-        message.invalidated = Some(ieth.rkey);
+        message = message.with_invalidated(ieth.rkey);
     }
     finish(qp, dev, io, packet, message);
     Ok(Placed::Whole)
@@ -167,7 +167,7 @@ fn place_write<M: Memory, C: CqSink>(
         return Ok(Placed::Part);
     }
     if packet.headers.immdt.is_some() {
-        finish(qp, dev, io, packet, Received::new(WcOpcode::RecvWriteImm, len));
+        finish(qp, dev, io, packet, Completion::new(WcOpcode::RecvWriteImm, len));
     }
     qp.responder.message = Message::None;
     Ok(Placed::Whole)
@@ -179,12 +179,12 @@ fn finish<M, C: CqSink>(
     dev: &mut Device,
     io: &mut Io<'_, M, C>,
     packet: &Packet<'_>,
-    message: Received,
+    message: Completion,
 ) {
     let imm = packet.headers.immdt.map(|immdt| Imm(immdt.0));
     let solicited = packet.headers.bth.solicited;
     qp.responder.message = Message::None;
-    qp.complete_receive(dev, io.cq, Received { imm, solicited, ..message });
+    qp.complete_receive(dev, io.cq, message.with_imm(imm).with_solicited(solicited));
 }
 
 /// Takes the next receive, unless one is still open: a message that UC gave up leaves it so.

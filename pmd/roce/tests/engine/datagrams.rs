@@ -36,7 +36,7 @@ fn s1_46_grh_area_tells_the_sender() {
     pair.settle();
     assert_eq!(pair.hosts[0].statuses(), [(2, WcStatus::Success)]);
     let wc = pair.hosts[1].completions()[0];
-    assert_eq!((wc.status, wc.byte_len, wc.src_qpn, wc.grh), (WcStatus::Success, 4136, a, true));
+    assert_eq!((wc.status, wc.byte_len, wc.src_qpn, wc.grh()), (WcStatus::Success, 4136, a, true));
     let area = pair.hosts[1].mem.bytes(DST, 0, 40).first_chunk::<40>().unwrap();
     let grh = Grh::parse(area).unwrap();
     assert_eq!((grh.src, grh.dst, grh.hop_limit), (gid(1), gid(2), 64));

@@ -260,7 +260,7 @@ fn s1_02_uc_loses_messages_whole() {
     });
     assert_eq!(pair.hosts[0].statuses(), [10, 11, 12, 13].map(|wr| (wr, WcStatus::Success)));
     let got: Vec<_> =
-        pair.hosts[1].completions().iter().map(|wc| (wc.wr_id.0, wc.imm.unwrap().0[3])).collect();
+        pair.hosts[1].completions().iter().map(|wc| (wc.wr_id.0, wc.imm().unwrap().0[3])).collect();
     assert_eq!(got, [(0, 0), (1, 2), (2, 3)]);
     assert_eq!(pair.hosts[1].events(), []);
 }

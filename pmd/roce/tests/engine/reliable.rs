@@ -51,7 +51,7 @@ fn check_operations(pair: &mut Pair, mtu: PathMtu, len: u32) {
     assert_eq!(pair.hosts[0].mem.bytes(DST, 0, bytes), read, "READ of {len} at {mtu}");
 
     let got: Vec<_> = pair.hosts[1].completions();
-    let got: Vec<_> = got.iter().map(|wc| (wc.opcode, wc.byte_len, wc.imm)).collect();
+    let got: Vec<_> = got.iter().map(|wc| (wc.opcode, wc.byte_len, wc.imm())).collect();
     let received = (WcOpcode::Recv, len, Some(Imm([1, 2, 3, 4])));
     assert_eq!(got, [received, (WcOpcode::RecvWriteImm, len, Some(Imm([5, 6, 7, 8])))]);
     let done = pair.hosts[0].statuses();

@@ -528,13 +528,13 @@ impl Play {
             Some(expected) => equal(format!("{context}{what}"), got, Some(expected)),
             None => Ok(()),
         };
-        let Completion { status, byte_len, imm, invalidated, .. } = wc;
+        let Completion { status, byte_len, .. } = wc;
         equal(format!("{context}status"), status_name(status), words.take()?)?;
         equal(format!("{context}qpn"), wc.qpn, self.qpn)?;
         check("wr", Some(wc.wr_id.0), words.number("wr")?)?;
         check("len", Some(byte_len.into()), words.number("len")?)?;
-        check("imm", imm.map(|imm| u32::from_be_bytes(imm.0).into()), words.number("imm")?)?;
-        check("inv", invalidated.map(|key| key.0.into()), words.number("inv")?)?;
+        check("imm", wc.imm().map(|imm| u32::from_be_bytes(imm.0).into()), words.number("imm")?)?;
+        check("inv", wc.invalidated().map(|key| key.0.into()), words.number("inv")?)?;
         check("cq", Some(cq.0.into()), words.number("cq")?)?;
         check("src", Some(wc.src_qpn.value().into()), words.number("src")?)?;
         if let Some(opcode) = words.pairs.remove("op") {
@@ -542,7 +542,7 @@ impl Play {
             equal(format!("{context}op"), name.as_str(), opcode)?;
         }
         if status == WcStatus::Success {
-            equal(format!("{context}SE"), wc.solicited, words.flag("SE"))?;
+            equal(format!("{context}SE"), wc.solicited(), words.flag("SE"))?;
         }
         words.done()
     }

@@ -201,7 +201,7 @@ fn a_window_lives_from_bind_to_invalidate() {
     pair.settle();
     let source: Vec<u8> = (0..1024).map(pattern).collect();
     assert_eq!(pair.hosts[1].mem.bytes(SHARED, 512, 1024), source);
-    assert_eq!(pair.hosts[1].completions()[0].invalidated, Some(Rkey(0x40_07)));
+    assert_eq!(pair.hosts[1].completions()[0].invalidated(), Some(Rkey(0x40_07)));
     pair.hosts[0].completions();
     pair.hosts[0].post(a, 7, SendOp::Write(window(0)), 8);
     pair.settle();

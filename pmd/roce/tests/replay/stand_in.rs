@@ -440,11 +440,11 @@ impl<'a> StandIn<'a> {
     fn received(&mut self, completion: &Completion) {
         let (work, element, index) = self.receives.pop_front().expect("a receive that was posted");
         assert_eq!(completion.status, WcStatus::Success);
-        assert_eq!(completion.imm, work.imm());
+        assert_eq!(completion.imm(), work.imm());
         let from = if work.remote().is_some() { WcOpcode::RecvWriteImm } else { WcOpcode::Recv };
         assert_eq!(completion.opcode, from);
         let is_ud = self.story.transport == Transport::Ud;
-        assert_eq!(completion.grh, is_ud);
+        assert_eq!(completion.grh(), is_ud);
         let message = match work.remote() {
             Some(at) => {
                 assert_eq!(completion.byte_len, work.len);

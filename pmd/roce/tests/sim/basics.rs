@@ -21,7 +21,7 @@ fn a_send_fills_a_receive() {
             assert_eq!((done[0].wr_id.0, done[0].status, done[0].opcode), (1, OK, WcOpcode::Send));
             let got = b.wait(world, 1)[0];
             assert_eq!((got.wr_id.0, got.status, got.opcode), (7, OK, WcOpcode::Recv), "{path:?}");
-            assert_eq!((got.byte_len as usize, got.imm), (len, Some(Imm([1, 2, 3, 4]))));
+            assert_eq!((got.byte_len as usize, got.imm()), (len, Some(Imm([1, 2, 3, 4]))));
             assert_eq!(b.bytes(world, 64, len), sent);
             assert_eq!(b.bytes(world, 64 + len as u64, 8), [0; 8], "nothing behind the message");
         }
@@ -57,7 +57,7 @@ fn writes_reads_and_atomics() {
         assert_eq!(b.bytes(world, 8192, 8), 99u64.to_ne_bytes());
         let got = b.wait(world, 1)[0];
         assert_eq!((got.opcode, got.byte_len), (WcOpcode::RecvWriteImm, 10));
-        assert_eq!((got.wr_id.0, got.imm), (50, Some(Imm([9; 4]))));
+        assert_eq!((got.wr_id.0, got.imm()), (50, Some(Imm([9; 4]))));
         assert_eq!(b.bytes(world, 9000, 10), sent[..10]);
     }
 }

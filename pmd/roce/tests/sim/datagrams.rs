@@ -75,13 +75,13 @@ impl Crowd {
     /// Looks up which message a receive holds, and counts its arrival.
     fn receive(&mut self, end: usize, completion: &Completion) {
         assert_eq!(completion.status, WcStatus::Success);
-        assert!(completion.grh);
+        assert!(completion.grh());
         let at = u64::from(RECEIVE) * completion.wr_id.0;
         let held = self.ends[end].bytes(&self.world, at, completion.byte_len as usize);
         let (grh, bytes) = held.split_at(40);
         let message = self.sent.iter_mut().find(|sent| {
             let same_ends = sent.from == completion.src_qpn && sent.to == end;
-            same_ends && sent.bytes == bytes && sent.imm == completion.imm
+            same_ends && sent.bytes == bytes && sent.imm == completion.imm()
         });
         message.expect("a message that somebody sent").arrived += 1;
         // S1-46: an IPv4 header in the last 20 bytes tells both addresses.

@@ -128,7 +128,7 @@ impl Driver {
         let byte_len = completion.byte_len as usize;
         let len = if is_write { 0 } else { byte_len };
         let bytes = self.end.bytes(world, receive_slot(nth), len);
-        Message { bytes, byte_len, imm: completion.imm, is_write }
+        Message { bytes, byte_len, imm: completion.imm(), is_write }
     }
 }
 

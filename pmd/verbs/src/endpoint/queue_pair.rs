@@ -203,7 +203,7 @@ impl QueuePairEndpoint {
             token: Token(completion.wr_id.0),
             outcome,
             len: completion.byte_len,
-            imm: completion.imm.filter(|_| received).map(|imm| imm.0),
+            imm: completion.imm().filter(|_| received).map(|imm| imm.0),
         }
     }
 }

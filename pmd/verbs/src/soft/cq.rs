@@ -73,7 +73,7 @@ impl Ring {
 
     #[cold]
     fn ring_bell(&mut self, completion: &Completion) {
-        if self.armed == Armed::Any || completion.solicited {
+        if self.armed == Armed::Any || completion.solicited() {
             self.armed = Armed::No;
             self.fired = true;
             if let Some(bell) = &self.bell {
@@ -177,23 +177,12 @@ impl CqSink for Cqs {
 #[cfg(test)]
 mod tests {
     use pmd_roce::ids::{Qpn, WrId};
-    use pmd_roce::work::{WcOpcode, WcStatus};
+    use pmd_roce::work::WcOpcode;
 
     use super::*;
 
     fn completion(wr: u64) -> Completion {
-        Completion {
-            wr_id: WrId(wr),
-            status: WcStatus::Success,
-            opcode: WcOpcode::Send,
-            qpn: Qpn::new(7),
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            src_qpn: Qpn::new(0),
-            grh: false,
-            solicited: false,
-        }
+        Completion::new(WcOpcode::Send, 0).of(WrId(wr), Qpn::new(7))
     }
 
     fn take(cqs: &mut Cqs, cq: CqId, room: usize) -> Vec<u64> {
@@ -244,7 +233,7 @@ mod tests {
         cqs.arm(cq, Armed::Solicited);
         cqs.push(cq, completion(0)).unwrap();
         assert!(!cqs.take_fired(cq));
-        cqs.push(cq, Completion { solicited: true, ..completion(1) }).unwrap();
+        cqs.push(cq, completion(1).with_solicited(true)).unwrap();
         assert!(cqs.take_fired(cq) && !cqs.take_fired(cq));
         cqs.arm(cq, Armed::Any);
         cqs.push(cq, completion(2)).unwrap();

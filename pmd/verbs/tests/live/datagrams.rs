@@ -53,8 +53,8 @@ fn s1_10_one_to_one_by_address_handles(wire: WireChoice) {
         let received = got[to][0];
         assert_eq!((received.status, received.opcode), (WcStatus::Success, WcOpcode::Recv));
         assert_eq!(received.byte_len as usize, 40 + bytes.len());
-        assert_eq!((received.src_qpn, received.grh), (qps[from].number(), true));
-        assert_eq!(received.imm, imm);
+        assert_eq!((received.src_qpn, received.grh()), (qps[from].number(), true));
+        assert_eq!(received.imm(), imm);
         let area = world.sides[to].received(0, 40);
         let grh = Grh::parse(area.first_chunk::<40>().unwrap()).unwrap();
         let gid = world.sides[0].cx.device().gid();

@@ -130,5 +130,5 @@ fn s1_53_inline_and_registered_memory_are_the_same(wire: WireChoice) {
 
 /// All of a completion but which queue pair it is of.
 fn seen(completion: &Completion) -> (u64, WcStatus, u32, Option<pmd_verbs::Imm>) {
-    (completion.wr_id.0, completion.status, completion.byte_len, completion.imm)
+    (completion.wr_id.0, completion.status, completion.byte_len, completion.imm())
 }
