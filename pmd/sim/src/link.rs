@@ -91,8 +91,18 @@ struct Sharing {
     /// Peers can see something new.
     changed: bool,
     fences: u64,
-    /// A peer's memory will be mapped then.
+    /// It takes no more than one record in so long.
+    pace: Duration,
+    /// When it takes the next one.
+    takes_at: Instant,
+    /// Something will be possible then: a peer's memory is mapped, or a record can be taken.
     ready_at: Option<Instant>,
+}
+
+impl Sharing {
+    fn be_ready(&mut self, at: Instant) {
+        self.ready_at = Some(self.ready_at.map_or(at, |other| other.min(at)));
+    }
 }
 
 /// All links of a world.
@@ -191,7 +201,27 @@ impl Fabric {
         core::mem::take(&mut self.hosts[host.0].changed)
     }
 
-    /// When memory of a peer that this host waits for will be mapped.
+    pub(crate) fn set_pace(&mut self, host: HostId, pace: Duration) {
+        self.hosts[host.0].pace = pace;
+    }
+
+    /// Whether a host can take a record now; if not, it will look again.
+    pub(crate) fn may_take(&mut self, now: Instant, host: HostId) -> bool {
+        let sharing = &mut self.hosts[host.0];
+        let can = sharing.takes_at <= now;
+        if !can {
+            sharing.be_ready(sharing.takes_at);
+        }
+        can
+    }
+
+    /// A host has taken a record.
+    pub(crate) fn rest(&mut self, now: Instant, host: HostId) {
+        let sharing = &mut self.hosts[host.0];
+        sharing.takes_at = now.after(sharing.pace);
+    }
+
+    /// When something that this host waits for will be possible.
     pub(crate) fn take_ready_at(&mut self, host: HostId) -> Option<Instant> {
         self.hosts[host.0].ready_at.take()
     }
@@ -232,7 +262,7 @@ impl Fabric {
         let due = now.after(self.map_delay);
         let at = *sharing.links[link.0 as usize].mapped.entry((reach, key)).or_insert(due);
         if at > now {
-            sharing.ready_at = Some(sharing.ready_at.map_or(at, |other| other.min(at)));
+            sharing.be_ready(at);
         }
         at <= now
     }

@@ -68,7 +68,7 @@ impl World {
         let mut work = 0;
         let links: Vec<_> = self.fabric.links(id).map(|(link, _)| link).collect();
         for link in links {
-            loop {
+            while self.fabric.may_take(now, id) {
                 let Some(entry) = self.fabric.take(id, link) else {
                     self.fabric.drained(id, link);
                     break;
@@ -91,6 +91,7 @@ impl World {
                     break;
                 }
                 write!(self.trace, "{record:?}").expect("a trace takes everything");
+                self.fabric.rest(now, id);
                 work += 1;
             }
         }

@@ -356,6 +356,11 @@ impl World {
         self.fabric.map_delay = delay;
     }
 
+    /// From now on the host takes no more than one record in so long.
+    pub fn set_pace(&mut self, host: HostId, pace: Duration) {
+        self.fabric.set_pace(host, pace);
+    }
+
     /// Store-load fences that a host's engine asked for.
     pub fn fences(&self, host: HostId) -> u64 {
         self.fabric.fences(host)

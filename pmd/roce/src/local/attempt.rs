@@ -407,7 +407,7 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
 }
 
 /// Whether the target takes requests from this queue pair: what a packet would have to find.
-fn listens(qp: &Qp, page: &PublishedQp) -> bool {
+pub(super) fn listens(qp: &Qp, page: &PublishedQp) -> bool {
     page.state.receives_packets() && page.peer == qp.qpn && page.rq_psn == qp.attr.sq_psn
 }
 

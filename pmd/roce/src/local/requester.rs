@@ -5,7 +5,7 @@
 //! without credit is not pushed. Errors, retries and their counters are those of packets: silence
 //! uses up `retry_cnt` timeouts, a missing receive `rnr_retry` waits.
 
-use super::attempt::{Attempt, Step, credits, wait_for_receive};
+use super::attempt::{Attempt, Step, credits, listens, wait_for_receive};
 use super::lane::Lanes;
 use super::{LocalPeer, PublishedQp, Target, page};
 use crate::device::{Device, Io};
@@ -44,6 +44,10 @@ pub(crate) struct Local {
     pub(super) lapsed: bool,
     /// A request has completed since the deadline was set.
     pub(super) progress: bool,
+    /// Up to where the peer had taken records when the deadline was set.
+    taken: u64,
+    /// Retries that deadlines have used up since the peer last took anything.
+    silent: u8,
     /// Responder: the message that comes next.
     pub(super) expected: Psn,
     /// Responder: a message was refused, and what follows is dropped until it comes again.
@@ -63,6 +67,8 @@ impl Local {
             blocked: false,
             lapsed: false,
             progress: false,
+            taken: 0,
+            silent: 0,
             expected,
             refused: false,
         }
@@ -102,10 +108,10 @@ pub(crate) fn transmit<M: Memory, C: CqSink, P: LocalPeer>(
     link: LinkId,
     budget: usize,
 ) -> usize {
-    qp.local.blocked = false;
     if qp.local.lapsed {
         deadline(qp, dev, io, peers, link);
     }
+    qp.local.blocked = false;
     if qp.requester.rnr_wait && !receive_has_come(qp, dev, peers, link) {
         dev.unsettled.push(qp.slot);
         return 0;
@@ -155,6 +161,7 @@ pub(crate) fn finish<M: Memory, C: CqSink>(
     let progress = core::mem::take(&mut qp.local.progress);
     if progress {
         qp.requester.refill(&qp.attr);
+        qp.local.silent = 0;
     }
     let waits =
         qp.sq.next().is_some_and(|wqe| qp.state() == QpState::Rts || wqe.stage != Stage::Posted);
@@ -165,16 +172,17 @@ pub(crate) fn finish<M: Memory, C: CqSink>(
         if !waits && qp.sq.next_is_head() {
             dev.timers.clear(qp.slot);
         } else if progress || !dev.timers.is_set(qp.slot) {
-            start_timer(qp, dev);
+            start_timer(qp, dev, taken);
         }
     }
     qp.note_drained(dev);
     completed
 }
 
-/// Starts the time that the peer has to do something.
+/// Starts the time that the peer, which has taken records up to `taken`, has to do something.
 #[inline]
-fn start_timer(qp: &Qp, dev: &mut Device) {
+fn start_timer(qp: &mut Qp, dev: &mut Device, taken: u64) {
+    qp.local.taken = taken;
     match ack_timeout(qp.attr.timeout) {
         Some(timeout) => dev.timers.after(qp.slot, timeout),
         None => dev.timers.clear(qp.slot),
@@ -245,8 +253,31 @@ fn deadline<M: Memory, C: CqSink>(
     if core::mem::take(&mut qp.requester.rnr_wait) || qp.local.progress || qp.sq.is_empty() {
         return;
     }
+    if waits_behind_others(qp, peers, link, taken) {
+        // The peer is slow, not silent. What its refusals have used up stays used up, so that this
+        // comes to an end.
+        let left = qp.requester.retries_left.saturating_add(core::mem::take(&mut qp.local.silent));
+        qp.requester.retries_left = left.min(qp.attr.retry_cnt);
+        return;
+    }
     dev.counters.local_ack_timeout_err += 1;
+    qp.local.silent = qp.local.silent.saturating_add(1);
     retry(qp, dev, io, peers);
+}
+
+/// Whether the target is there, and the peer has taken records since the deadline was set while what
+/// is next of this queue pair has not come to its turn: it lies in the ring behind others, or finds
+/// no room there.
+#[cold]
+fn waits_behind_others(qp: &Qp, peers: &impl LocalPeer, link: LinkId, taken: u64) -> bool {
+    let is_there = match peers.target(link, qp.attr.dest_qpn) {
+        Target::Qp(page) => listens(qp, &page),
+        Target::Absent | Target::Gone => false,
+    };
+    let is_ahead = |wqe: &SendWqe| wqe.stage == Stage::Started && wqe.position > taken;
+    let in_ring = !qp.sq.next_is_head() && qp.sq.head().is_some_and(is_ahead)
+        || qp.local.question.is_some_and(|position| position > taken);
+    is_there && taken != qp.local.taken && (in_ring || qp.local.blocked)
 }
 
 /// Whether a wait for a receive is over: the peer asked for patience until there is one.

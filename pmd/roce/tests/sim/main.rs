@@ -14,4 +14,5 @@ mod properties;
 mod recovery;
 mod retries;
 mod shared_receives;
+mod slow_peers;
 mod visibility;
