@@ -3,9 +3,10 @@
 use crate::address::AddressHandles;
 use crate::counters::Counters;
 use crate::engine::EngineConfig;
+use crate::error::ResourceError;
 use crate::event::EventQueue;
 use crate::ids::{CqId, Instant};
-use crate::limits::MAX_QP_EVENTS;
+use crate::limits::{MAX_DEVICE_EVENTS, MAX_QP_EVENTS};
 use crate::local::lane::Lanes;
 use crate::local::page::Pages;
 use crate::multicast::Groups;
@@ -47,6 +48,8 @@ pub(crate) struct Device {
     pub(crate) counters: Counters,
     /// Completion queues that overran in this call; their queue pairs fail at its end.
     pub(crate) overrun: Vec<CqId>,
+    /// The device failed as a whole: no queue pair of it lives any more.
+    pub(crate) fatal: bool,
 }
 
 impl Device {
@@ -66,11 +69,14 @@ impl Device {
             pages: Pages::new(slots),
             unsettled: ReadyList::new(slots),
             unfenced: false,
-            events: EventQueue::new(MAX_QP_EVENTS * slots + 2 * config.max_srqs + cqs),
+            events: EventQueue::new(
+                MAX_QP_EVENTS * slots + 2 * config.max_srqs + cqs + MAX_DEVICE_EVENTS,
+            ),
             sealed: IcrcPrefixes::new(),
             checked: IcrcPrefixes::new(),
             counters: Counters::default(),
             overrun: Vec::with_capacity(cqs),
+            fatal: false,
             config,
         }
     }
@@ -95,10 +101,20 @@ impl Device {
         self.lanes.leave(qp.local.lane, qp.slot, qp.sq.capacity());
     }
 
+    /// Whether anything can still be made on it.
+    pub(crate) const fn check_alive(&self) -> Result<(), ResourceError> {
+        if self.fatal { Err(ResourceError::DeviceFatal) } else { Ok(()) }
+    }
+
     /// Notes that a completion queue overran.
     #[cold]
     pub(crate) fn note_overrun(&mut self, cq: CqId) {
         self.counters.cq_overruns += 1;
+        self.lose(cq);
+    }
+
+    /// A completion queue takes nothing any more: its queue pairs fail at the end of this call.
+    pub(crate) fn lose(&mut self, cq: CqId) {
         if !self.overrun.contains(&cq) {
             self.overrun.push(cq);
         }

@@ -8,6 +8,8 @@
 //! [`Engine::poll_timeout`] says how long the loop may sleep. Where memory is shared with peers,
 //! [`Engine::publish`] follows every command and timeout.
 
+mod fault;
+
 use crate::address;
 use crate::completer;
 use crate::counters::Counters;
@@ -18,10 +20,10 @@ use crate::limits::{POLL_BUDGET, TURN_BUDGET, WINDOW_PACKETS};
 use crate::local::responder::Taken;
 use crate::local::{self, Arrived, LocalPeer, Record};
 use crate::memory::Memory;
+use crate::qp;
 use crate::qp::attr::{AddressVector, CreateQpError, ModifyQpError, QpAttr, QpInit};
 use crate::qp::state::{AttrMask, QpState, Transport};
 use crate::qp::table::QpTable;
-use crate::qp::{self, Qp};
 use crate::receive;
 use crate::responder::reply;
 use crate::sink::{CqSink, Frame, FrameOutcome, TxSink};
@@ -195,6 +197,7 @@ impl Engine {
     /// # Errors
     /// [`ResourceError`] when a size is out of range or every slot is taken.
     pub fn create_srq(&mut self, init: &SrqInit) -> Result<Srqn, ResourceError> {
+        self.device.check_alive()?;
         self.device.srqs.create(init)
     }
 
@@ -211,26 +214,6 @@ impl Engine {
         self.device.srqs.query(srqn)
     }
 
-    /// Fails a shared receive queue, as a device does that can fetch nothing from it any more (IBTA
-    /// 1.4, 10.10.2.3): it raises `SrqErr`, and every queue pair that takes its receives from it
-    /// falls into Error, flushes, and raises `QpFatal`. A second time changes nothing.
-    ///
-    /// # Errors
-    /// [`ResourceError::NotFound`].
-    pub fn fail_srq(&mut self, srqn: Srqn, cq: &mut impl CqSink) -> Result<(), ResourceError> {
-        if !self.device.srqs.fail(srqn)? {
-            return Ok(());
-        }
-        self.device.events.raise(AsyncEvent::SrqErr(srqn));
-        let is_up = |qp: &Qp| !matches!(qp.state(), QpState::Reset | QpState::Error);
-        let uses = |qp: &&mut Qp| qp.init.srq == Some(srqn) && is_up(qp);
-        for qp in self.qps.iter_mut().filter(uses) {
-            qp.enter_error(&mut self.device, cq, Some(AsyncEvent::QpFatal(qp.qpn)));
-        }
-        self.fail_overrun(cq);
-        Ok(())
-    }
-
     /// Destroys a shared receive queue that no queue pair uses.
     ///
     /// # Errors
@@ -244,6 +227,7 @@ impl Engine {
     /// # Errors
     /// [`ResourceError`] names the field of the address vector that is wrong.
     pub fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, ResourceError> {
+        self.device.check_alive()?;
         address::check(av, &self.device.config)?;
         self.device.ahs.create(av)
     }
@@ -332,6 +316,9 @@ impl Engine {
     /// # Errors
     /// [`PostRecvError`]; nothing was posted.
     pub fn post_srq_recv(&mut self, srqn: Srqn, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
+        if self.device.fatal {
+            return Err(PostRecvError::DeviceFatal);
+        }
         self.device.srqs.post(srqn, wr)
     }
 
@@ -394,14 +381,6 @@ impl Engine {
             self.publish(peers);
         }
         taken == Taken::Yes
-    }
-
-    /// The peer behind a link is dead: its queue pairs end with `RetryExc` and flush.
-    pub fn handle_link_down(&mut self, _now: Instant, link: LinkId, cq: &mut impl CqSink) {
-        for qp in self.qps.iter_mut().filter(|qp| qp.attr.av.link == Some(link)) {
-            local::requester::link_down(qp, &mut self.device, cq);
-        }
-        self.fail_overrun(cq);
     }
 
     /// Runs every timer that is due.
@@ -614,34 +593,5 @@ impl Engine {
     /// What the engine has counted.
     pub fn counters(&self) -> &Counters {
         &self.device.counters
-    }
-
-    /// Fails every queue pair on the completion queues that overran in this call. No completion can
-    /// arrive on them any more, and none is made up; the other queue of a pair is flushed.
-    #[inline]
-    fn fail_overrun(&mut self, cq: &mut impl CqSink) {
-        if !self.device.overrun.is_empty() {
-            self.fail_lost(cq);
-        }
-    }
-
-    #[cold]
-    fn fail_lost(&mut self, cq: &mut impl CqSink) {
-        while let Some(lost) = self.device.overrun.pop() {
-            self.device.events.raise(AsyncEvent::CqErr(lost));
-            for qp in self.qps.iter_mut().filter(|qp| qp.state() != QpState::Reset) {
-                let receives = match qp.init.xrcd {
-                    Some(xrcd) => self.device.srqs.delivers(xrcd, lost),
-                    None => qp.init.recv_cq == lost,
-                };
-                let sends = qp.init.send_cq == lost && qp.transport() != Transport::XrcTgt;
-                qp.send_cq_lost |= sends;
-                qp.recv_cq_lost |= receives;
-                if sends || receives {
-                    let event = AsyncEvent::QpFatal(qp.qpn);
-                    qp.enter_error(&mut self.device, cq, Some(event));
-                }
-            }
-        }
     }
 }

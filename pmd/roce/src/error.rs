@@ -41,6 +41,9 @@ pub enum PostSendError {
     /// UD needs an address handle of this engine; XRC needs a shared receive queue number.
     #[error("the request names no valid destination: {0}")]
     Destination(&'static str),
+    /// The device failed as a whole.
+    #[error("the device failed: open it anew")]
+    DeviceFatal,
 }
 
 /// Why a receive request was not accepted.
@@ -67,6 +70,9 @@ pub enum PostRecvError {
     /// The queue pair takes its receives from a shared queue, or has none.
     #[error("this queue pair has no receive queue of its own")]
     NoQueue,
+    /// The device failed as a whole.
+    #[error("the device failed: open it anew")]
+    DeviceFatal,
 }
 
 /// Why an object could not be destroyed.
@@ -110,4 +116,7 @@ pub enum ResourceError {
     /// No such object.
     #[error("no such object")]
     NotFound,
+    /// The device failed as a whole.
+    #[error("the device failed: open it anew")]
+    DeviceFatal,
 }

@@ -51,4 +51,6 @@ pub const MARK_EVERY: u32 = 16;
 /// How long an unreliable message waits for room in a ring before it is lost.
 pub const LOCAL_PATIENCE: Duration = Duration::from_millis(1);
 /// Asynchronous events one queue pair can have pending.
-pub const MAX_QP_EVENTS: usize = 6;
+pub const MAX_QP_EVENTS: usize = 8;
+/// Those of ports and of the device itself.
+pub const MAX_DEVICE_EVENTS: usize = 16;

@@ -113,6 +113,11 @@ impl Srqs {
         Ok(!core::mem::replace(&mut srq.failed, true))
     }
 
+    /// None of them gives a receive any more.
+    pub(crate) fn fail_all(&mut self) {
+        self.0.iter_mut().for_each(|srq| srq.failed = true);
+    }
+
     /// Whether messages for targets of an XRC domain may complete on `cq`.
     pub(crate) fn delivers(&self, xrcd: XrcdId, cq: CqId) -> bool {
         self.0.iter().any(|srq| srq.xrc == Some((xrcd, cq)))

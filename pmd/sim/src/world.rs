@@ -179,9 +179,19 @@ impl World {
         &self.hosts[host.0].cqs
     }
 
-    /// Makes a completion queue refuse everything from now on: its next completion overruns.
+    /// [`Engine::fail_cq`]: the queue refuses everything from now on.
     pub fn kill_cq(&mut self, host: HostId, cq: CqId) {
-        self.hosts[host.0].cqs.kill(cq);
+        let Host { engine, cqs, .. } = &mut self.hosts[host.0];
+        cqs.kill(cq);
+        engine.fail_cq(cq, cqs);
+        self.published(host);
+    }
+
+    /// [`Engine::fail_device`].
+    pub fn kill_device(&mut self, host: HostId) {
+        let Host { engine, cqs, .. } = &mut self.hosts[host.0];
+        engine.fail_device(cqs);
+        self.published(host);
     }
 
     /// [`Engine::create_qp`].

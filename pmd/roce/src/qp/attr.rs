@@ -70,6 +70,9 @@ pub enum CreateQpError {
     /// The table describes this transport, the engine does not run it.
     #[error("{0:?} queue pairs are not supported")]
     Transport(Transport),
+    /// The device failed as a whole.
+    #[error("the device failed: open it anew")]
+    DeviceFatal,
 }
 
 /// An address vector, as `struct ibv_ah_attr` with its GRH: on RoCE the GRH is never optional.
@@ -185,6 +188,9 @@ pub enum ModifyQpError {
     /// No such queue pair.
     #[error("there is no queue pair {0}")]
     NoSuchQp(Qpn),
+    /// The device failed as a whole.
+    #[error("the device failed: open it anew")]
+    DeviceFatal,
     /// The transition, or its mask, is not in the table.
     #[error(transparent)]
     Transition(#[from] TransitionError),

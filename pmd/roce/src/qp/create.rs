@@ -9,6 +9,9 @@ use crate::limits::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 pub(crate) fn check(init: &QpInit, dev: &Device) -> Result<QpInit, CreateQpError> {
     use Transport::{RawPacket, Rc, Ud, XrcIni, XrcTgt};
     let transport = init.transport;
+    if dev.fatal {
+        return Err(CreateQpError::DeviceFatal);
+    }
     if transport == RawPacket {
         return Err(CreateQpError::Transport(transport));
     }

@@ -21,6 +21,9 @@ pub(crate) fn check(
     mask: AttrMask,
 ) -> Result<QpState, ModifyQpError> {
     let from = qp.state();
+    if dev.fatal {
+        return Err(ModifyQpError::DeviceFatal);
+    }
     if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != from {
         return Err(ModifyQpError::WrongCurrentState { claimed: attr.cur_state, actual: from });
     }

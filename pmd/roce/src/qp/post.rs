@@ -17,7 +17,7 @@ pub(crate) fn send<'a, 'b: 'a>(
     dev: &mut Device,
     list: impl IntoIterator<Item = &'a SendWr<'b>>,
 ) -> Result<(), (usize, PostSendError)> {
-    can_send(qp).map_err(|error| (0, error))?;
+    can_send(qp, dev).map_err(|error| (0, error))?;
     let usual = Usual::of(qp);
     let mut posted = 0;
     let outcome = list.into_iter().try_for_each(|wr| {
@@ -39,14 +39,24 @@ pub(crate) fn send<'a, 'b: 'a>(
     outcome
 }
 
-fn can_send(qp: &Qp) -> Result<(), PostSendError> {
+#[inline]
+fn can_send(qp: &Qp, dev: &Device) -> Result<(), PostSendError> {
     if qp.transport() == Transport::XrcTgt {
         return Err(PostSendError::Operation("an XRC target has no send queue"));
     }
-    if !qp.state().accepts_post_send() {
-        return Err(PostSendError::NotReady(qp.state()));
+    match qp.state() {
+        QpState::Rts => Ok(()),
+        state => can_send_in(state, dev),
     }
-    Ok(())
+}
+
+/// Out of RTS a request may wait or be flushed, unless the device itself is gone.
+#[cold]
+fn can_send_in(state: QpState, dev: &Device) -> Result<(), PostSendError> {
+    if dev.fatal {
+        return Err(PostSendError::DeviceFatal);
+    }
+    if state.accepts_post_send() { Ok(()) } else { Err(PostSendError::NotReady(state)) }
 }
 
 /// What the usual request of a queue pair is known by, so that it need not be checked rule by rule.
@@ -111,8 +121,8 @@ pub(crate) fn recv<'a, 'b: 'a>(
     if qp.init.srq.is_some() || matches!(qp.transport(), Transport::XrcIni | Transport::XrcTgt) {
         return Err((0, PostRecvError::NoQueue));
     }
-    if !qp.state().accepts_post_recv() {
-        return Err((0, PostRecvError::NotReady(qp.state())));
+    if matches!(qp.state(), QpState::Reset | QpState::Error) {
+        can_receive_in(qp.state(), dev).map_err(|error| (0, error))?;
     }
     let mut posted = 0;
     let outcome = list.into_iter().try_for_each(|wr| {
@@ -128,6 +138,15 @@ pub(crate) fn recv<'a, 'b: 'a>(
         dev.wake(qp);
     }
     outcome
+}
+
+/// A receive may be posted to be flushed, unless the device itself is gone.
+#[cold]
+fn can_receive_in(state: QpState, dev: &Device) -> Result<(), PostRecvError> {
+    if dev.fatal {
+        return Err(PostRecvError::DeviceFatal);
+    }
+    if state.accepts_post_recv() { Ok(()) } else { Err(PostRecvError::NotReady(state)) }
 }
 
 /// Operations per transport, as the table in ibv_post_send(3).

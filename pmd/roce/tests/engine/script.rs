@@ -220,7 +220,7 @@ impl Play {
             "wc" => self.expect_completion(words),
             "event" => {
                 self.host.poll();
-                let got = self.host.engine.poll_event().map_or("none", event_name);
+                let got = self.host.engine.poll_event().map_or("none", AsyncEvent::name);
                 equal("event", got, words.take()?)
             }
             "state" => {
@@ -639,20 +639,6 @@ fn describe(sent: &Sent) -> String {
         packet.headers.aeth.map(|aeth| format!(" {:?} msn {}", aeth.syndrome, aeth.msn.value()));
     let (psn, len) = (bth.psn.value(), packet.payload.len());
     format!("{} psn={psn} len={len}{}", bth.opcode.operation(), aeth.unwrap_or_default())
-}
-
-fn event_name(event: AsyncEvent) -> &'static str {
-    match event {
-        AsyncEvent::CqErr(_) => "CQ_ERR",
-        AsyncEvent::QpFatal(_) => "QP_FATAL",
-        AsyncEvent::QpReqErr(_) => "QP_REQ_ERR",
-        AsyncEvent::QpAccessErr(_) => "QP_ACCESS_ERR",
-        AsyncEvent::CommEst(_) => "COMM_EST",
-        AsyncEvent::SqDrained(_) => "SQ_DRAINED",
-        AsyncEvent::LastWqeReached(_) => "LAST_WQE_REACHED",
-        AsyncEvent::SrqErr(_) => "SRQ_ERR",
-        AsyncEvent::SrqLimitReached(_) => "SRQ_LIMIT_REACHED",
-    }
 }
 
 fn status_name(status: WcStatus) -> &'static str {

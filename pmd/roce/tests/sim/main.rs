@@ -13,6 +13,7 @@ mod ordering;
 mod properties;
 mod recovery;
 mod retries;
+mod scopes;
 mod shared_receives;
 mod slow_peers;
 mod visibility;

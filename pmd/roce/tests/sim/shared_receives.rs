@@ -258,55 +258,60 @@ fn p16_cq_overrun_fails_its_queue_pairs_only() {
 
 /// S4-20, in its eight steps, with one receive pulled: a queue pair here fills one at a time. Three
 /// queue pairs share a queue; the first falls over its own request, the second goes on, then the
-/// shared queue fails. S4-13, S4-15, S4-16, S4-18, S4-19, P20.
+/// shared queue fails. S4-13, S4-15 to S4-19, P20.
 #[test]
 fn s4_20_one_falls_then_the_shared_queue_fails() {
-    let mut fan = Fan::new(7, Path::Packets, 3, QpPlan::rc(), 64);
-    fan.post(0..10);
-    let far = fan.far;
-    let [[a1, b1], [a2, b2], [_, b3]] = fan.pairs[..] else { unreachable!() };
-    // A message whose end is lost has pulled a receive and fills it.
-    let middle = Frames::Operation(Operation::SendMiddle);
-    let lost = fan.world.add_fault(Fault::new(Act::Drop, Filter::of(middle)));
-    a1.post(&mut fan.world, 1, SendOp::Send, 0, 4000);
-    fan.world.run_for(Duration::from_micros(50));
-    let view = fan.world.engine(far).query_qp(b1.side.qpn).unwrap();
-    assert_eq!((view.recv_outstanding, fan.left()), (1, 9));
-    let bad = RemoteAddr { rkey: Rkey(!a1.mr.rkey.0), ..a1.mr.at(0) };
-    b1.post(&mut fan.world, 100, SendOp::Write(bad), 0, 8);
-    b1.post(&mut fan.world, 101, SendOp::Send, 0, 8);
-    b1.post(&mut fan.world, 102, SendOp::Send, 0, 8);
-    fan.world.run_for(Duration::from_micros(50));
-    let access = WcStatus::RemAccess;
-    let expected = [(100, access), (101, FLUSHED), (102, FLUSHED), (0, FLUSHED)];
-    assert_eq!(
-        outcomes(&fan.received()),
-        expected,
-        "first error, flushed sends, the pulled receive"
-    );
-    assert_eq!(b1.events(&mut fan.world), [AsyncEvent::LastWqeReached(b1.side.qpn)]);
-    fan.world.end_fault(lost);
-    // The second one is as before, and so are the receives that nobody pulled.
-    a2.post(&mut fan.world, 2, SendOp::Send, 0, 4000);
-    assert_eq!(a2.statuses(&mut fan.world, 1), [(2, OK)]);
-    assert_eq!((outcomes(&fan.received()), fan.left()), (vec![(1, OK)], 8));
-    // Now the shared queue itself.
-    b2.post(&mut fan.world, 200, SendOp::Send, 0, 8);
-    fan.world.kill_srq(far, fan.srqn).unwrap();
-    fan.world.kill_srq(far, fan.srqn).unwrap();
-    assert_eq!(
-        outcomes(&fan.received()),
-        [(200, FLUSHED)],
-        "flushed to the queue pair's own queue"
-    );
-    let events: Vec<_> = core::iter::from_fn(|| fan.world.poll_event(far)).collect();
-    let fall = |b: End| [AsyncEvent::QpFatal(b.side.qpn), AsyncEvent::LastWqeReached(b.side.qpn)];
-    let expected = [&[AsyncEvent::SrqErr(fan.srqn)], &fall(b2)[..], &fall(b3)].concat();
-    assert_eq!(events, expected, "each once, and nothing more from the first");
-    for b in [b1, b2, b3] {
-        assert_eq!(b.state(&fan.world), QpState::Error);
+    for path in PATHS {
+        let mut fan = Fan::new(7, path, 3, QpPlan::rc(), 64);
+        fan.post(0..10);
+        let far = fan.far;
+        let [[a1, b1], [a2, b2], [_, b3]] = fan.pairs[..] else { unreachable!() };
+        // A message whose end is not there yet has pulled a receive and fills it.
+        let middle = Frames::Operation(Operation::SendMiddle);
+        let lost = fan.world.add_fault(Fault::new(Act::Drop, Filter::of(middle)));
+        fan.world.set_map_delay(LONG);
+        a1.post(&mut fan.world, 1, SendOp::Send, 0, 4000);
+        fan.world.run_for(Duration::from_micros(50));
+        let view = fan.world.engine(far).query_qp(b1.side.qpn).unwrap();
+        assert_eq!((view.recv_outstanding, fan.left()), (1, 9), "{path:?}");
+        let bad = RemoteAddr { rkey: Rkey(!a1.mr.rkey.0), ..a1.mr.at(0) };
+        b1.post(&mut fan.world, 100, SendOp::Write(bad), 0, 8);
+        b1.post(&mut fan.world, 101, SendOp::Send, 0, 8);
+        b1.post(&mut fan.world, 102, SendOp::Send, 0, 8);
+        fan.world.run_for(Duration::from_micros(50));
+        let access = WcStatus::RemAccess;
+        let expected = [(100, access), (101, FLUSHED), (102, FLUSHED), (0, FLUSHED)];
+        assert_eq!(
+            outcomes(&fan.received()),
+            expected,
+            "{path:?}: first error, flushed sends, the pulled receive"
+        );
+        assert_eq!(b1.events(&mut fan.world), [AsyncEvent::LastWqeReached(b1.side.qpn)]);
+        fan.world.end_fault(lost);
+        fan.world.set_map_delay(Duration::ZERO);
+        // The second one is as before, and so are the receives that nobody pulled.
+        a2.post(&mut fan.world, 2, SendOp::Send, 0, 4000);
+        assert_eq!(a2.statuses(&mut fan.world, 1), [(2, OK)], "{path:?}");
+        assert_eq!((outcomes(&fan.received()), fan.left()), (vec![(1, OK)], 8));
+        // Now the shared queue itself.
+        b2.post(&mut fan.world, 200, SendOp::Send, 0, 8);
+        fan.world.kill_srq(far, fan.srqn).unwrap();
+        fan.world.kill_srq(far, fan.srqn).unwrap();
+        assert_eq!(
+            outcomes(&fan.received()),
+            [(200, FLUSHED)],
+            "flushed to the queue pair's own queue"
+        );
+        let events: Vec<_> = core::iter::from_fn(|| fan.world.poll_event(far)).collect();
+        let fall =
+            |b: End| [AsyncEvent::QpFatal(b.side.qpn), AsyncEvent::LastWqeReached(b.side.qpn)];
+        let expected = [&[AsyncEvent::SrqErr(fan.srqn)], &fall(b2)[..], &fall(b3)].concat();
+        assert_eq!(events, expected, "{path:?}: each once, and nothing more from the first");
+        for b in [b1, b2, b3] {
+            assert_eq!(b.state(&fan.world), QpState::Error);
+        }
+        assert_eq!(fan.left(), 8, "pulled and left make up what was posted");
     }
-    assert_eq!(fan.left(), 8, "pulled and left make up what was posted");
 }
 
 /// A shared queue of an XRC domain that failed: requests that name it are refused, on either path.

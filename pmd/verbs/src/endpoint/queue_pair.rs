@@ -177,7 +177,9 @@ impl QueuePairEndpoint {
         self.sends += u32::from(posted.is_ok());
         posted.map_err(|error| match error {
             PostSendError::Full => SubmitError::Full,
-            PostSendError::NotReady(_) | PostSendError::NoSuchQp(_) => SubmitError::Degraded,
+            PostSendError::NotReady(_)
+            | PostSendError::NoSuchQp(_)
+            | PostSendError::DeviceFatal => SubmitError::Degraded,
             PostSendError::InlineTooLong { max } => SubmitError::TooLong { max },
             PostSendError::TooLong { max, .. } => SubmitError::TooLong { max },
             PostSendError::Operation(what) | PostSendError::Destination(what) => {
@@ -290,9 +292,9 @@ impl Endpoint for QueuePairEndpoint {
                 self.receives += u32::from(posted.is_ok());
                 posted.map_err(|error| match error {
                     PostRecvError::Full => SubmitError::Full,
-                    PostRecvError::NotReady(_) | PostRecvError::NoSuchQp(_) => {
-                        SubmitError::Degraded
-                    }
+                    PostRecvError::NotReady(_)
+                    | PostRecvError::NoSuchQp(_)
+                    | PostRecvError::DeviceFatal => SubmitError::Degraded,
                     _ => SubmitError::Unsupported("receives on this queue pair"),
                 })
             }

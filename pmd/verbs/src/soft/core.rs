@@ -293,14 +293,6 @@ impl Core {
 
     /// Whether the event is about this queue pair.
     pub(crate) fn concerns(event: &AsyncEvent, qpn: Qpn) -> bool {
-        match event {
-            AsyncEvent::QpFatal(q)
-            | AsyncEvent::QpReqErr(q)
-            | AsyncEvent::QpAccessErr(q)
-            | AsyncEvent::CommEst(q)
-            | AsyncEvent::SqDrained(q)
-            | AsyncEvent::LastWqeReached(q) => *q == qpn,
-            AsyncEvent::CqErr(_) | AsyncEvent::SrqErr(_) | AsyncEvent::SrqLimitReached(_) => false,
-        }
+        event.qpn() == Some(qpn)
     }
 }
