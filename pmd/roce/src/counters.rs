@@ -70,6 +70,10 @@ counters! {
     cq_overruns,
     /// Packets sent again.
     retransmits,
+    /// Times that a port went down.
+    link_downed,
+    /// Frames that were dropped instead of sent, since the port was down.
+    port_xmit_discards,
     /// Congestion notification packets that arrived.
     rp_cnp_handled,
 }

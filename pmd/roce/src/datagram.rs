@@ -1,6 +1,6 @@
 //! Unreliable datagrams: one packet per message, any peer, no answer.
 
-use crate::address;
+use crate::address::{self, AddressHandle};
 use crate::device::{Device, Io};
 use crate::frame::{self, Sent};
 use crate::limits::GRH_BYTES;
@@ -54,9 +54,9 @@ fn send_one<M: Memory, C: CqSink>(
 ) -> Result<Sent, WcStatus> {
     // The handle may have been destroyed since the post.
     let to = wqe.to.ok_or(WcStatus::LocQpOp)?;
-    let av = *dev.ahs.get(to.ah).ok_or(WcStatus::LocQpOp)?;
+    let AddressHandle { av, src } = *dev.ahs.get(to.ah).ok_or(WcStatus::LocQpOp)?;
     check_elements(qp, io.mem, wqe)?;
-    let flow = address::flow(&av, &dev.config, qp.flow.src_port);
+    let flow = address::flow(&av, src, &dev.config, qp.flow.src_port);
     let qkey = if to.qkey & QKEY_OWN == 0 { to.qkey } else { qp.attr.qkey };
     if let Some(link) = av.link {
         return local::datagram::send(qp, dev, io, peers, link, wqe, DatagramRecord { qkey, flow });

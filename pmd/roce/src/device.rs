@@ -10,6 +10,7 @@ use crate::limits::{MAX_DEVICE_EVENTS, MAX_QP_EVENTS};
 use crate::local::lane::Lanes;
 use crate::local::page::Pages;
 use crate::multicast::Groups;
+use crate::port::Ports;
 use crate::qp::Qp;
 use crate::ready::ReadyList;
 use crate::srq::Srqs;
@@ -20,6 +21,7 @@ use crate::wire::icrc_prefix::IcrcPrefixes;
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) config: EngineConfig,
+    pub(crate) ports: Ports,
     pub(crate) srqs: Srqs,
     pub(crate) ahs: AddressHandles,
     pub(crate) groups: Groups,
@@ -57,7 +59,10 @@ impl Device {
     pub(crate) fn new(config: EngineConfig, slots: usize) -> Self {
         // Every queue pair has two completion queues, an XRC queue one more.
         let cqs = 2 * slots + config.max_srqs;
+        let second = Some(config.second_port.clone()).filter(|gids| !gids.is_empty());
+        let ports = Ports::new([config.gids.clone()].into_iter().chain(second));
         Self {
+            ports,
             srqs: Srqs::new(config.max_srqs),
             ahs: AddressHandles::new(config.max_ahs),
             groups: Groups::new(),

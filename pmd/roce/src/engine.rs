@@ -9,6 +9,7 @@
 //! [`Engine::publish`] follows every command and timeout.
 
 mod fault;
+mod port;
 
 use crate::address;
 use crate::completer;
@@ -40,8 +41,10 @@ pub struct EngineConfig {
     pub process: u32,
     /// The lcore's part of every QPN, below 2^3.
     pub lcore: u32,
-    /// Source addresses; address vectors refer to them by index.
+    /// Source addresses of port 1; address vectors refer to them by index.
     pub gids: Vec<Gid>,
+    /// Those of port 2; empty where the device has one port.
+    pub second_port: Vec<Gid>,
     /// Randomness of the caller: where the generations of QPNs start, so that a process hardly
     /// takes on the numbers of one that died before it.
     pub seed: u64,
@@ -67,6 +70,7 @@ impl EngineConfig {
             process,
             lcore,
             gids,
+            second_port: Vec::new(),
             seed: 0,
             max_qps: 64,
             max_srqs: 8,
@@ -228,8 +232,8 @@ impl Engine {
     /// [`ResourceError`] names the field of the address vector that is wrong.
     pub fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, ResourceError> {
         self.device.check_alive()?;
-        address::check(av, &self.device.config)?;
-        self.device.ahs.create(av)
+        let src = address::check(av, &self.device.ports)?;
+        self.device.ahs.create(av, src)
     }
 
     /// Destroys an address handle. Datagrams that still refer to it fail.
@@ -585,7 +589,7 @@ impl Engine {
 
     // Getters -------------------------------------------------------------------------------
 
-    /// What the engine was made with.
+    /// What the engine was made with; what can change since is asked for by other names.
     pub fn config(&self) -> &EngineConfig {
         &self.device.config
     }

@@ -10,7 +10,7 @@ use crate::wire::{Bth, DropReason, Headers};
 /// What became of a frame that was to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// The wire has it.
+    /// The wire has it, or the port has dropped it for want of a link.
     Yes,
     /// The wire has no room now.
     Full,
@@ -28,6 +28,10 @@ pub(crate) fn send(
     payload_len: usize,
     mut fill: impl FnMut(&mut [u8]) -> Result<(), MemoryFault>,
 ) -> Sent {
+    if dev.ports.some_down && dev.ports.is_down(flow.src) {
+        dev.counters.port_xmit_discards += 1;
+        return Sent::Yes;
+    }
     let len = headers.buffer_len(payload_len) + icrc::LEN;
     let mut filled = Ok(());
     let Device { sealed, counters, .. } = dev;

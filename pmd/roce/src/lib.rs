@@ -19,6 +19,7 @@ pub mod limits;
 pub mod local;
 pub mod memory;
 mod multicast;
+pub mod port;
 pub mod qp;
 mod ready;
 mod receive;

@@ -23,6 +23,9 @@ pub(crate) fn frame<M: Memory, C: CqSink>(
 ) -> FrameOutcome {
     dev.counters.rx_packets += 1;
     let outcome = match frame::check_icrc(&mut dev.checked, frame) {
+        _ if dev.ports.some_down && dev.ports.is_down(frame.flow.dst) => {
+            FrameOutcome { ip_id: 0, dropped: Some(DropReason::PortDown) }
+        }
         Err(reason) => FrameOutcome { ip_id: 0, dropped: Some(reason) },
         Ok(ip_id) => {
             let dropped = packet(qps, dev, io, frame, ip_id).err();
@@ -90,7 +93,7 @@ fn admit(
     }
     let is_ours = match qp.transport().is_connected() {
         true => flow.src == qp.flow.dst && flow.dst == qp.flow.src,
-        false => flow.dst.is_multicast() || dev.config.gids.contains(&flow.dst),
+        false => flow.dst.is_multicast() || dev.ports.find(flow.dst).is_some(),
     };
     if is_ours { Ok(()) } else { Err(DropReason::WrongAddress) }
 }

@@ -53,7 +53,7 @@ pub enum Fate {
     Sent,
     /// Under way, after this fault.
     Hit(Act),
-    /// Lost: by a fault, a port that is down, its length, or an address nobody has.
+    /// Lost: by a fault, its length, or an address nobody has.
     Lost,
 }
 
@@ -78,7 +78,6 @@ pub struct Sighting {
 
 #[derive(Debug)]
 struct Port {
-    up: bool,
     next_ip_id: u16,
     /// When the frames in the queue will have left, in order.
     departures: VecDeque<Instant>,
@@ -120,7 +119,7 @@ impl Network {
     pub(crate) fn add_port(&mut self, host: HostId) {
         assert_eq!(host.0, self.ports.len());
         let next_ip_id = (self.rng.bits32() >> 16) as u16;
-        self.ports.push(Port { up: true, next_ip_id, departures: VecDeque::new(), blocked: false });
+        self.ports.push(Port { next_ip_id, departures: VecDeque::new(), blocked: false });
     }
 
     pub(crate) fn add_address(&mut self, gid: Gid, host: HostId) {
@@ -137,14 +136,6 @@ impl Network {
 
     pub(crate) fn leave(&mut self, group: Gid, host: HostId) {
         self.groups.remove(&(group, host));
-    }
-
-    pub(crate) fn set_up(&mut self, host: HostId, up: bool) {
-        self.ports[host.0].up = up;
-    }
-
-    pub(crate) fn is_up(&self, host: HostId) -> bool {
-        self.ports[host.0].up
     }
 
     pub(crate) fn add_fault(&mut self, fault: Fault) -> FaultId {
@@ -184,8 +175,7 @@ impl Network {
     }
 
     fn travel(&mut self, at: Instant, from: HostId, to: HostId, arrival: &Arrival) -> Fate {
-        let passes = self.ports[from.0].up && arrival.payload.len() <= self.wires.largest_payload;
-        if !passes {
+        if arrival.payload.len() > self.wires.largest_payload {
             return Fate::Lost;
         }
         let mut copies = 1;
@@ -359,12 +349,10 @@ mod tests {
         network.wires.largest_payload = 100;
         assert!(send(&mut network, gid(B), 1, 101));
         assert!(send(&mut network, Ipv4Addr::new(10, 9, 9, 9).into(), 2, 64));
-        network.set_up(A, false);
-        assert!(send(&mut network, gid(B), 3, 64));
         assert_eq!(arrivals(&mut network), []);
         let sightings = network.sightings.as_deref().unwrap_or_default();
         let fates: Vec<_> = sightings.iter().map(|sighting| (sighting.to, sighting.fate)).collect();
-        assert_eq!(fates, [(Some(B), Fate::Lost), (None, Fate::Lost), (Some(B), Fate::Lost)]);
+        assert_eq!(fates, [(Some(B), Fate::Lost), (None, Fate::Lost)]);
     }
 
     #[test]

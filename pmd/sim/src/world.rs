@@ -86,9 +86,11 @@ impl World {
             ..EngineConfig::new(process, 0, Vec::new())
         };
         configure(&mut config);
-        let gid = *config.gids.first().expect("a host has an address");
+        let gid = config.gids.iter().find(|gid| **gid != Gid::default());
+        let gid = *gid.expect("a host has an address");
         self.network.add_port(id);
-        for gid in &config.gids {
+        let gids = config.gids.iter().chain(&config.second_port);
+        for gid in gids.filter(|gid| **gid != Gid::default()) {
             self.network.add_address(*gid, id);
         }
         self.fabric.add_host();
@@ -409,9 +411,35 @@ impl World {
         [self.add_fault(lost.from(a).to(b)), self.add_fault(lost.from(b).to(a))]
     }
 
-    /// Takes a host's port down or up: frames that it sends or should get are lost while down.
+    /// Takes a host's first port down or up: frames that it sends or should get are lost while down.
     pub fn set_port(&mut self, host: HostId, up: bool) {
-        self.network.set_up(host, up);
+        self.set_port_of(host, 1, up);
+    }
+
+    /// The same for one of several ports. Frames on their way to a port that goes down are lost.
+    ///
+    /// # Panics
+    /// When the host has no such port.
+    pub fn set_port_of(&mut self, host: HostId, port: u8, up: bool) {
+        let done = self.with_engine(host, |engine| match up {
+            true => engine.port_up(port),
+            false => engine.port_down(port),
+        });
+        done.expect("a port of this host");
+    }
+
+    /// [`Engine::set_gids`] for the first port; the network brings frames for these addresses, and for
+    /// no other of the port, to this host.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn set_gids(&mut self, host: HostId, gids: &[Gid]) -> Result<(), ResourceError> {
+        let before = self.engine(host).gids(1).to_vec();
+        self.with_engine(host, |engine| engine.set_gids(1, gids))?;
+        before.into_iter().for_each(|gid| self.network.remove_address(gid));
+        let taken = gids.iter().filter(|gid| **gid != Gid::default());
+        taken.for_each(|gid| self.network.add_address(*gid, host));
+        Ok(())
     }
 
     /// Moves an address to another host.
@@ -481,7 +509,7 @@ impl World {
         match what {
             Happening::Arrive(arrival) => {
                 let host = &mut self.hosts[id.0];
-                if !host.alive || !self.network.is_up(id) {
+                if !host.alive {
                     return true;
                 }
                 if host.ingress.len() == limits::INGRESS_FRAMES {

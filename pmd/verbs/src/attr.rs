@@ -1,9 +1,8 @@
 //! What a device and its port can do, as `ibv_query_device(3)` and `ibv_query_port(3)` tell it.
 
-use std::fmt;
-
 use pmd_roce::ids::PathMtu;
 use pmd_roce::limits::{MAX_INLINE, MAX_QP_WR, MAX_QPS, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ_WR};
+pub use pmd_roce::port::PortState;
 
 use crate::cq::MAX_CQE;
 use crate::device::{Device, MAX_AHS, MAX_SRQS};
@@ -32,25 +31,6 @@ pub struct DeviceAttr {
     pub max_qp_rd_atom: u8,
     /// Whether a queue pair can have an alternate path to migrate to (`IBV_DEVICE_AUTO_PATH_MIG`).
     pub auto_path_mig: bool,
-}
-
-/// What a port is doing; values of `enum ibv_port_state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum PortState {
-    /// Nothing passes: the interface is down, or has no carrier.
-    Down = 1,
-    /// Packets pass.
-    Active = 4,
-}
-
-impl fmt::Display for PortState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Down => "PORT_DOWN",
-            Self::Active => "PORT_ACTIVE",
-        })
-    }
 }
 
 /// The one port of an open device.

@@ -310,6 +310,7 @@ impl Device {
             process: self.shared.prefix,
             lcore,
             gids: vec![self.shared.gid],
+            second_port: Vec::new(),
             seed: pmd_mem::os_entropy(),
             max_qps: MAX_QPS,
             max_srqs: MAX_SRQS,

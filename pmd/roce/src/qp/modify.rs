@@ -49,8 +49,8 @@ fn values(dev: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpErr
     let apm = "automatic path migration is not supported: leave it out";
     need(M::ALT_PATH, "alt_ah_attr", 0, false, apm)?;
     need(M::PATH_MIG_STATE, "path_mig_state", 0, false, apm)?;
-    let one_port = "the device has one port, number 1";
-    need(M::PORT, "port_num", attr.port.into(), attr.port == 1, one_port)?;
+    let port = "must be a port of the device, counted from 1";
+    need(M::PORT, "port_num", attr.port.into(), dev.ports.get(attr.port).is_some(), port)?;
     let one_pkey = "the partition table has one entry, index 0";
     need(M::PKEY_INDEX, "pkey_index", attr.pkey_index.into(), attr.pkey_index == 0, one_pkey)?;
     let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
@@ -73,7 +73,7 @@ fn values(dev: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpErr
     let (bit, field) = (M::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic");
     at_most(bit, field, attr.max_dest_rd_atomic, MAX_RD_ATOMIC, depth)?;
     if mask.contains(M::AV) {
-        address::check(&attr.av, &dev.config)?;
+        address::check(&attr.av, &dev.ports)?;
         let group = "a connection has one peer: a group is for UD";
         need(M::AV, "ah_attr.grh.dgid", 0, !attr.av.dgid.is_multicast(), group)?;
     }
@@ -175,5 +175,7 @@ fn aim(qp: &mut Qp, dev: &Device) {
         0 => udp::source_port_of_pair(qp.qpn, qp.attr.dest_qpn),
         label => udp::source_port_of_flow(label),
     };
-    qp.flow = address::flow(av, &dev.config, src_port);
+    // Always there: the vector was checked.
+    let Ok(src) = address::check(av, &dev.ports) else { return };
+    qp.flow = address::flow(av, src, &dev.config, src_port);
 }

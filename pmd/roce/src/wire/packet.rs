@@ -85,6 +85,8 @@ drop_reasons! {
     StaleResponse "stale_response";
     /// Breaks a rule, and the transport has no way to say so.
     InvalidRequest "invalid_request";
+    /// The port is down.
+    PortDown "port_down";
 }
 
 impl fmt::Display for DropReason {

@@ -10,6 +10,7 @@ mod goodput;
 mod harness;
 mod model;
 mod ordering;
+mod ports;
 mod properties;
 mod recovery;
 mod retries;
