@@ -155,14 +155,15 @@ mod tests {
     /// engine and wire meet only above both.
     #[test]
     fn dependencies_point_one_way() {
-        let allowed: [(&str, &[&str]); 9] = [
+        let allowed: [(&str, &[&str]); 10] = [
             ("pmd/roce", &[]),
             ("pmd/observe", &[]),
+            ("pmd/ledger", &[]),
             ("pmd/mem", &[]),
             ("pmd/wire", &["pmd-mem"]),
             ("pmd/sim", &["pmd-roce"]),
             ("pmd/lcore", &["pmd-mem", "pmd-observe"]),
-            ("pmd/verbs", &["pmd-roce", "pmd-mem", "pmd-wire", "pmd-observe"]),
+            ("pmd/verbs", &["pmd-roce", "pmd-mem", "pmd-wire", "pmd-ledger", "pmd-observe"]),
             ("pmd/block", &["pmd-mem"]),
             (
                 "pmd/graph",
