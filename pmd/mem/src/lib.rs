@@ -51,8 +51,8 @@ pub use size::Size;
 pub use snapshot::{SnapshotReader, SnapshotWriter};
 pub use span::{Bytes, Span};
 pub use stack::IndexStack;
-pub use table::{Access, Key, KeyCache, LookupError, MemoryTable, PeerTable, Place};
-pub use word::{Load, PeerWord, PeerWords, Store, Word, Words};
+pub use table::{Access, Key, KeyCache, Known, LookupError, MemoryTable, PeerTable, Place};
+pub use word::{Load, PeerWord, PeerWordRef, PeerWords, Store, Word, Words};
 
 /// Bytes of a base page of this machine: 4 KiB, 16 KiB or 64 KiB.
 pub fn page_size() -> u64 {

@@ -102,6 +102,27 @@ pub struct Bytes<'a> {
     span: PhantomData<&'a Span>,
 }
 
+impl<'a> Bytes<'a> {
+    /// None at all.
+    pub(crate) const NONE: Self =
+        Self { at: NonNull::dangling(), len: 0, writable: false, span: PhantomData };
+
+    /// `len` of them from `at` on, if there are as many.
+    #[inline(always)]
+    pub(crate) fn part(self, at: u64, len: u64) -> Option<Self> {
+        let there = self.len as u64;
+        if at > there || len > there - at {
+            return None;
+        }
+        // Less than what fits.
+        #[expect(clippy::cast_possible_truncation, reason = "bounded by a length")]
+        let (at, len) = (at as usize, len as usize);
+        // SAFETY: inside the range.
+        let at = unsafe { self.at.add(at) };
+        Some(Self { at, len, ..self })
+    }
+}
+
 impl Bytes<'_> {
     /// Copies them to as many others, as [`Segment::copy_to`] does.
     #[inline(always)]

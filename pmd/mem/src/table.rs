@@ -15,7 +15,7 @@ mod window;
 
 use core::fmt;
 
-pub use cache::KeyCache;
+pub use cache::{KeyCache, Known};
 pub use owner::{
     DeregisterError, MemoryTable, Outstanding, PdUse, RegisterError, Registration, Retired,
     TableError,

@@ -207,6 +207,12 @@ impl PeerWords {
         self.0[index].load(order)
     }
 
+    /// The word with this index, to be loaded again and again.
+    #[inline]
+    pub fn word(&self, index: usize) -> Option<PeerWordRef<'_>> {
+        self.0.get(index).map(PeerWordRef)
+    }
+
     /// Copies the bytes of the words from this index on to `to`; `skip` of them come before. False, and nothing is copied, where
     /// there are not as many, or `to` is read-only.
     #[inline(always)]
@@ -220,6 +226,17 @@ impl PeerWords {
             unsafe { to.copy_from_raw(from) };
         }
         fits
+    }
+}
+
+/// One of the words that a peer writes, as long as these are held.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerWordRef<'a>(&'a AtomicU64);
+
+impl Load for PeerWordRef<'_> {
+    #[inline(always)]
+    fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
     }
 }
 
@@ -264,6 +281,8 @@ mod tests {
             (Words::new(&segment, 64, 4).unwrap(), PeerWords::new(&segment, 72, 3).unwrap());
         own.at(2).store(7, Ordering::Release);
         assert_eq!(peer.load(1, Ordering::Acquire), 7);
+        assert_eq!(peer.word(1).unwrap().load(Ordering::Acquire), 7);
+        assert!(peer.word(3).is_none());
         assert!(Words::new(&segment, 4072, 4).is_err());
 
         // Bytes 64 .. 96 and 72 .. 96 are those of the words.

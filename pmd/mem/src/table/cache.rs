@@ -68,6 +68,18 @@ impl KeyCache {
         }
     }
 
+    /// The region of a key that a queue pair of `pd` may use, if it is remembered: for access after access, as long as its user has
+    /// announced itself.
+    #[inline]
+    pub fn known(&self, key: Key, pd: u32) -> Option<Known<'_>> {
+        let line = self.lines.get(Self::line_of(key))?.as_ref()?;
+        if !line.is_of(key) || line.pd != pd {
+            return None;
+        }
+        let bytes = line.span.get(0, line.span.len())?;
+        Some(Known { key, access: line.access, base: line.base, region: line.region, bytes })
+    }
+
     /// The number of a key's region, if it is remembered.
     #[inline]
     pub fn region(&self, key: Key) -> Option<u32> {
@@ -132,6 +144,45 @@ impl KeyCache {
     }
 }
 
+/// A region found by its key. Whoever revokes the key waits for those who had announced themselves before, so that one look at the
+/// table does for all accesses until they say that they are done: what is left is the bounds of each.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    key: Key,
+    access: Access,
+    base: u64,
+    region: u32,
+    bytes: Bytes<'a>,
+}
+
+impl<'a> Known<'a> {
+    /// No region, of no key.
+    pub const NONE: Self =
+        Self { key: Key(0), access: Access::empty(), base: 0, region: 0, bytes: Bytes::NONE };
+
+    /// Whether it is the region of this key.
+    #[inline(always)]
+    pub const fn is_of(&self, key: Key) -> bool {
+        self.key.0 == key.0
+    }
+
+    /// Its number.
+    #[inline]
+    pub const fn region(&self) -> u32 {
+        self.region
+    }
+
+    /// Where `len` bytes at `va` lie, if the key gives all of `rights` on them.
+    #[inline(always)]
+    pub fn find(&self, va: u64, len: u64, rights: Access) -> Option<Bytes<'a>> {
+        if !self.access.contains(rights) {
+            return None;
+        }
+        // An address below the base has become a large offset.
+        self.bytes.part(va.wrapping_sub(self.base), len)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{MemoryTable, PeerTable, Registration, WindowBind, WindowType};
@@ -164,6 +215,11 @@ mod tests {
         own.remember(key, |id| (id == 3).then_some(&memory));
         theirs.remember(key, |id| (id == 3).then_some(&memory));
         assert_eq!((own.region(key), own.region(Key(key.0 ^ 1))), (Some(3), None));
+        let known = own.known(key, PD).unwrap();
+        assert_eq!(
+            (known.is_of(key), known.is_of(Key(key.0 ^ 1)), known.region()),
+            (true, false, 3)
+        );
 
         let start = memory.address();
         for (key, pd) in
@@ -173,11 +229,12 @@ mod tests {
                 for len in [1, 8, 999, 1000, 1001, u64::MAX] {
                     for rights in [Access::empty(), Access::REMOTE_READ, Access::REMOTE_WRITE] {
                         let said = peer.check_remote(key, pd, 0, va, len, rights).ok().flatten();
+                        let said = said.map(|place| start + place.offset);
                         let found = theirs.find(key, pd, va, len, rights);
-                        assert_eq!(
-                            found.map(Bytes::address),
-                            said.map(|place| start + place.offset)
-                        );
+                        assert_eq!(found.map(Bytes::address), said);
+                        let known = theirs.known(key, pd).unwrap_or(Known::NONE);
+                        let found = known.find(va, len, rights);
+                        assert_eq!(found.map(Bytes::address), said);
                     }
                     for (write, rights) in [(false, Access::empty()), (true, Access::LOCAL_WRITE)] {
                         let said = table.check_local(key, pd, va, len, write).ok().flatten();
@@ -202,6 +259,7 @@ mod tests {
         assert!(cache.find(key, PD, VA, 64, Access::empty()).is_some());
         let retired = table.deregister(key).unwrap();
         assert!(cache.find(key, PD, VA, 64, Access::empty()).is_none());
+        assert!(cache.known(key, PD).is_none());
         cache.remember(key, |_| Some(&memory));
         assert!(cache.find(key, PD, VA, 64, Access::empty()).is_none());
 
