@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use pmd_roce::ids::{Instant, LinkId, PdId, Psn, Qpn};
 use pmd_roce::local::{
-    Arrived, LocalFault, LocalPeer, PublishedQp, Push, Record, RecordKind, Source, Target,
+    Arrived, LocalFault, LocalPeer, Pair, PublishedQp, Push, Record, RecordKind, Source, Target,
 };
 use pmd_roce::memory::{Asker, AtomicOp, Memory};
 use pmd_roce::work::{Access, RemoteAddr, Sge};
@@ -432,7 +432,80 @@ impl Peers<'_> {
     }
 }
 
+/// The way of one queue pair to its peer. Everything is done as [`Peers`] does it.
+#[derive(Debug)]
+pub(crate) struct Straight<'a> {
+    peers: Peers<'a>,
+    link: LinkId,
+    pair: Pair,
+}
+
+impl Straight<'_> {
+    fn push(&mut self, seq: Psn, solicited: bool, len: u32, from: Source<'_>) -> Option<u64> {
+        if len == 0 {
+            return None;
+        }
+        let Pair { qpn: src, peer: dst, pd, .. } = self.pair;
+        let kind = RecordKind::Send;
+        let record = Record { kind, dst, src, seq, len, imm: None, solicited, srqn: None };
+        match self.peers.push(self.link, pd, &record, from) {
+            Push::At(position) => Some(position),
+            Push::Full | Push::LocalFault | Push::Gone => None,
+        }
+    }
+}
+
+impl pmd_roce::local::Straight for Straight<'_> {
+    fn glance(&self) -> u64 {
+        self.peers.peer(self.link).versions
+    }
+
+    fn send(&mut self, seq: Psn, solicited: bool, from: &Sge) -> Option<u64> {
+        self.push(seq, solicited, from.len, Source::Sges(&[*from]))
+    }
+
+    fn send_inline(&mut self, seq: Psn, solicited: bool, from: &[u8]) -> Option<u64> {
+        let len = u32::try_from(from.len()).expect("no longer than a message");
+        self.push(seq, solicited, len, Source::Inline(from))
+    }
+
+    fn write(&mut self, from: &Sge, to: RemoteAddr) -> bool {
+        let Pair { pd, peer, peer_pd, .. } = self.pair;
+        from.len > 0
+            && self.peers.write(self.link, pd, Source::Sges(&[*from]), (peer_pd, peer), to).is_ok()
+    }
+
+    fn write_inline(&mut self, from: &[u8], to: RemoteAddr) -> bool {
+        let Pair { pd, peer, peer_pd, .. } = self.pair;
+        !from.is_empty()
+            && self.peers.write(self.link, pd, Source::Inline(from), (peer_pd, peer), to).is_ok()
+    }
+
+    fn read(&mut self, into: &Sge, from: RemoteAddr) -> bool {
+        let Pair { pd, peer, peer_pd, .. } = self.pair;
+        into.len > 0 && self.peers.read(self.link, pd, &[*into], (peer_pd, peer), from).is_ok()
+    }
+
+    fn fence(&mut self) {
+        self.peers.fence();
+    }
+}
+
 impl LocalPeer for Peers<'_> {
+    type Straight<'a>
+        = Straight<'a>
+    where
+        Self: 'a;
+
+    fn straight(&mut self, link: LinkId, pair: Pair) -> Option<Straight<'_>> {
+        if self.peer(link).gone {
+            return None;
+        }
+        let Self { host, now, fabric, memory } = self;
+        let peers = Peers { host: *host, now: *now, fabric, memory };
+        Some(Straight { peers, link, pair })
+    }
+
     fn target(&self, link: LinkId, qpn: Qpn) -> Target {
         let peer = self.peer(link);
         if peer.gone {

@@ -178,8 +178,58 @@ pub trait Arrived {
     fn is_borrowed(&self) -> bool;
 }
 
+/// Two queue pairs that are connected, and the protection domain of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// This side's.
+    pub qpn: Qpn,
+    /// Its domain.
+    pub pd: PdId,
+    /// The peer's.
+    pub peer: Qpn,
+    /// The domain of that one, from its published page.
+    pub peer_pd: PdId,
+}
+
+/// The way from one queue pair to its peer, for usual operations one after the other: what they have in
+/// common was looked up when it was opened.
+///
+/// Each operation is that of [`LocalPeer`], with bytes in one piece and at least one of them. It may
+/// refuse whatever is special about it, without a reason and with nothing done.
+pub trait Straight {
+    /// As [`LocalPeer::glance`], of the peer's queue pair.
+    fn glance(&self) -> u64;
+
+    /// Appends a SEND with neither immediate data nor a shared receive queue; returns the position that
+    /// [`LocalPeer::consumed`] reaches once the peer has taken it.
+    fn send(&mut self, seq: Psn, solicited: bool, from: &Sge) -> Option<u64>;
+
+    /// As [`Self::send`], of bytes that were copied at post.
+    fn send_inline(&mut self, seq: Psn, solicited: bool, from: &[u8]) -> Option<u64>;
+
+    /// As [`LocalPeer::write`]. False: nothing was written.
+    fn write(&mut self, from: &Sge, to: RemoteAddr) -> bool;
+
+    /// As [`Self::write`], of bytes that were copied at post.
+    fn write_inline(&mut self, from: &[u8], to: RemoteAddr) -> bool;
+
+    /// As [`LocalPeer::read`]. False: nothing was read.
+    fn read(&mut self, into: &Sge, from: RemoteAddr) -> bool;
+
+    /// As [`LocalPeer::fence`].
+    fn fence(&mut self);
+}
+
 /// Shared memory toward peers on the same host.
 pub trait LocalPeer {
+    /// The way to one queue pair.
+    type Straight<'a>: Straight
+    where
+        Self: 'a;
+
+    /// Opens the way between two queue pairs, if there is one. It is closed by dropping it.
+    fn straight(&mut self, link: LinkId, pair: Pair) -> Option<Self::Straight<'_>>;
+
     /// Looks at the target's published page: its own state alone, no message.
     fn target(&self, link: LinkId, qpn: Qpn) -> Target;
 

@@ -1,6 +1,6 @@
 //! No peer on this host.
 
-use super::{LocalFault, LocalPeer, PublishedQp, Push, Record, Source, Target};
+use super::{LocalFault, LocalPeer, Pair, PublishedQp, Push, Record, Source, Straight, Target};
 use crate::ids::{LinkId, PdId, Psn, Qpn};
 use crate::memory::AtomicOp;
 use crate::work::{RemoteAddr, Sge};
@@ -9,7 +9,42 @@ use crate::work::{RemoteAddr, Sge};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nobody;
 
+/// No way leads to nobody.
+impl Straight for Nobody {
+    fn glance(&self) -> u64 {
+        0
+    }
+
+    fn send(&mut self, _: Psn, _: bool, _: &Sge) -> Option<u64> {
+        None
+    }
+
+    fn send_inline(&mut self, _: Psn, _: bool, _: &[u8]) -> Option<u64> {
+        None
+    }
+
+    fn write(&mut self, _: &Sge, _: RemoteAddr) -> bool {
+        false
+    }
+
+    fn write_inline(&mut self, _: &[u8], _: RemoteAddr) -> bool {
+        false
+    }
+
+    fn read(&mut self, _: &Sge, _: RemoteAddr) -> bool {
+        false
+    }
+
+    fn fence(&mut self) {}
+}
+
 impl LocalPeer for Nobody {
+    type Straight<'a> = Self;
+
+    fn straight(&mut self, _: LinkId, _: Pair) -> Option<Self> {
+        None
+    }
+
     fn target(&self, _: LinkId, _: Qpn) -> Target {
         Target::Absent
     }

@@ -153,10 +153,31 @@ impl SendWqe {
         }
     }
 
+    /// Its only element, where there is one.
+    #[inline(always)]
+    pub(crate) const fn only(&self) -> Option<&Sge> {
+        if self.sges == 1 { Some(&self.sge) } else { None }
+    }
+
     /// Whether its completion is to be seen even when all went well.
     #[inline]
     pub(crate) const fn is_signaled(&self) -> bool {
         self.flags.contains(SendFlags::SIGNALED)
+    }
+}
+
+/// The inline bytes of requests in a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inline<'a> {
+    bytes: &'a [u8],
+    each: usize,
+}
+
+impl<'a> Inline<'a> {
+    /// Those of the request at the place `nth`, where it has some.
+    pub(crate) fn of(self, nth: usize, wqe: &SendWqe) -> Option<&'a [u8]> {
+        let bytes = self.bytes.get(nth * self.each..).filter(|_| wqe.inline)?;
+        bytes.get(..wqe.len as usize)
     }
 }
 
@@ -333,32 +354,22 @@ impl SendQueue {
         Some(&mut self.wqes[index])
     }
 
-    /// The request whose packets are sent next, to be changed, and its bytes; `only` is where the
-    /// only element is put for this.
+    /// Requests in a row from the one that is sent next on, at most so many, and their inline bytes.
     #[inline]
-    pub(crate) fn cursor<'a>(
-        &'a mut self,
-        only: &'a mut Sge,
-    ) -> Option<(&'a mut SendWqe, Source<'a>)> {
-        if !self.has_next() {
-            return None;
-        }
-        let index = self.index(self.next);
-        let wqe = &mut self.wqes[index];
-        *only = wqe.sge;
-        let source = match (wqe.sges, wqe.inline) {
-            (1, _) => Source::Sges(core::slice::from_ref(only)),
-            (_, true) => {
-                let at = index * self.max_inline;
-                Source::Inline(&self.inline[at..at + wqe.len as usize])
-            }
-            (0, false) => Source::Sges(&[]),
-            (count, false) => {
-                let at = index * self.max_sge;
-                Source::Sges(&self.sges[at..at + usize::from(count)])
-            }
-        };
-        Some((wqe, source))
+    pub(crate) fn waiting(&mut self, most: usize) -> (&mut [SendWqe], Inline<'_>) {
+        let at = self.index(self.next);
+        let there = self.tail.wrapping_sub(self.next) as usize;
+        let count = there.min(most).min(self.wqes.len().saturating_sub(at));
+        let bytes = self.inline.get(at * self.max_inline..).unwrap_or(&[]);
+        (&mut self.wqes[at..at + count], Inline { bytes, each: self.max_inline })
+    }
+
+    /// Goes on by so many of those that were [waiting](Self::waiting), and takes so many of the oldest out.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "at most the capacity")]
+    pub(crate) fn pass(&mut self, count: usize, out: usize) {
+        self.next = self.next.wrapping_add(count as u32);
+        self.head = self.head.wrapping_add(out as u32);
     }
 
     /// Goes on to the following request.

@@ -5,7 +5,9 @@ use std::net::Ipv4Addr;
 
 use pmd_roce::engine::{Engine, EngineConfig};
 use pmd_roce::ids::{CqId, Gid, Instant, LinkId, PdId, Psn, Qpn, Rkey, WrId};
-use pmd_roce::local::{LocalFault, LocalPeer, PublishedQp, Push, Record, Source, Target};
+use pmd_roce::local::{
+    LocalFault, LocalPeer, Nobody, Pair, PublishedQp, Push, Record, Source, Target,
+};
 use pmd_roce::memory::{Asker, AtomicOp, Memory, MemoryFault};
 use pmd_roce::qp::attr::{AddressVector, QpAttr, QpCap, QpInit};
 use pmd_roce::qp::state::{QpState, Transport, masks};
@@ -26,6 +28,15 @@ enum Seen {
 struct Pages<'a>(&'a RefCell<Vec<Seen>>);
 
 impl LocalPeer for Pages<'_> {
+    type Straight<'a>
+        = Nobody
+    where
+        Self: 'a;
+
+    fn straight(&mut self, _: LinkId, _: Pair) -> Option<Nobody> {
+        None
+    }
+
     fn target(&self, _: LinkId, _: Qpn) -> Target {
         Target::Absent
     }

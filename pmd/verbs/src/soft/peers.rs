@@ -6,8 +6,8 @@ use pmd_roce::engine::Engine;
 use pmd_roce::ids::{Gid, Instant, LinkId, PdId, Psn, Qpn, Rkey, Srqn};
 use pmd_roce::limits::{QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS};
 use pmd_roce::local::{
-    Arrived, DatagramRecord, LocalFault, LocalPeer, PublishedQp, Push, Record, RecordKind, Source,
-    Target,
+    Arrived, DatagramRecord, LocalFault, LocalPeer, Pair, PublishedQp, Push, Record, RecordKind,
+    Source, Target,
 };
 use pmd_roce::memory::AtomicOp;
 use pmd_roce::qp::state::QpState;
@@ -295,7 +295,71 @@ fn with_elements<R>(sges: &[Sge], act: impl FnOnce(&[shm::Sge]) -> R) -> R {
     act(&elements[..count])
 }
 
+/// The way of one queue pair to its peer.
+#[derive(Debug)]
+pub(crate) struct Straight<'a>(shm::Straight<'a>);
+
+impl<'a> Straight<'a> {
+    #[inline(always)]
+    fn open(links: &'a mut shm::Links, link: LinkId, pair: Pair) -> Option<Self> {
+        let pair = shm::Pair {
+            qpn: pair.qpn.value(),
+            pd: pair.pd.0,
+            peer: pair.peer.value(),
+            peer_pd: pair.peer_pd.0,
+        };
+        links.straight(link.0, pair).map(Self)
+    }
+}
+
+impl pmd_roce::local::Straight for Straight<'_> {
+    #[inline(always)]
+    fn glance(&self) -> u64 {
+        self.0.glance()
+    }
+
+    #[inline(always)]
+    fn send(&mut self, seq: Psn, solicited: bool, from: &Sge) -> Option<u64> {
+        self.0.send(seq.value(), solicited, &element(from))
+    }
+
+    #[inline(never)]
+    fn send_inline(&mut self, seq: Psn, solicited: bool, from: &[u8]) -> Option<u64> {
+        self.0.send_inline(seq.value(), solicited, from)
+    }
+
+    #[inline(always)]
+    fn write(&mut self, from: &Sge, to: RemoteAddr) -> bool {
+        self.0.write(&element(from), to.addr, to.rkey.0)
+    }
+
+    #[inline(never)]
+    fn write_inline(&mut self, from: &[u8], to: RemoteAddr) -> bool {
+        self.0.write_inline(from, to.addr, to.rkey.0)
+    }
+
+    #[inline(always)]
+    fn read(&mut self, into: &Sge, from: RemoteAddr) -> bool {
+        self.0.read(&element(into), from.addr, from.rkey.0)
+    }
+
+    #[inline]
+    fn fence(&mut self) {
+        self.0.fence();
+    }
+}
+
 impl LocalPeer for Answering<'_> {
+    type Straight<'a>
+        = Straight<'a>
+    where
+        Self: 'a;
+
+    #[inline(always)]
+    fn straight(&mut self, link: LinkId, pair: Pair) -> Option<Straight<'_>> {
+        Straight::open(self.0, link, pair)
+    }
+
     fn target(&self, link: LinkId, qpn: Qpn) -> Target {
         target(self.0, link, qpn)
     }
@@ -406,6 +470,13 @@ impl LocalPeer for Answering<'_> {
 }
 
 impl LocalPeer for Peers {
+    type Straight<'a> = Straight<'a>;
+
+    #[inline(always)]
+    fn straight(&mut self, link: LinkId, pair: Pair) -> Option<Straight<'_>> {
+        Straight::open(self.links.as_mut()?, link, pair)
+    }
+
     fn target(&self, link: LinkId, qpn: Qpn) -> Target {
         self.links.as_ref().map_or(Target::Gone, |links| target(links, link, qpn))
     }

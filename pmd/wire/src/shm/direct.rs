@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use pmd_mem::{Access, Announce, Key, KeyCache};
+use pmd_mem::{Access, Announce, KeyCache};
 
 use super::link::Outbound;
 use super::links::{Links, Source, found_mut};
@@ -33,26 +33,8 @@ impl Links {
         to: &Remote,
     ) -> Result<(), MemoryFault> {
         let Toward { own, keys, out } = self.direct(link)?;
-        match from {
-            Source::Sges([sge]) => {
-                let len = sge.len.into();
-                if let Some(source) = keys.find(Key(sge.lkey), pd, sge.addr, len, Access::empty())
-                    && let Some(target) =
-                        out.keys.find(Key(to.rkey), to.pd, to.addr, len, Access::REMOTE_WRITE)
-                {
-                    return source.copy_to(target).map_err(|_| MemoryFault::Local);
-                }
-                own.remember(keys, sge.lkey);
-            }
-            Source::Inline(bytes) => {
-                let len = bytes.len() as u64;
-                if let Some(target) =
-                    out.keys.find(Key(to.rkey), to.pd, to.addr, len, Access::REMOTE_WRITE)
-                {
-                    return target.write(bytes).map_err(|_| MemoryFault::Local);
-                }
-            }
-            Source::Sges(_) => {}
+        if let Source::Sges([sge]) = from {
+            own.remember(keys, sge.lkey);
         }
         out.reach.remember(&mut out.keys, to.rkey);
         write_any(own, out, pd, from, to)
@@ -69,16 +51,9 @@ impl Links {
     ) -> Result<(), MemoryFault> {
         let Toward { own, keys, out } = self.direct(link)?;
         if let [sge] = into {
-            let len = sge.len.into();
-            if let Some(target) = keys.find(Key(sge.lkey), pd, sge.addr, len, Access::LOCAL_WRITE)
-                && let Some(source) =
-                    out.keys.find(Key(from.rkey), from.pd, from.addr, len, Access::REMOTE_READ)
-            {
-                return source.copy_to(target).map_err(|_| MemoryFault::Local);
-            }
             own.remember(keys, sge.lkey);
-            out.reach.remember(&mut out.keys, from.rkey);
         }
+        out.reach.remember(&mut out.keys, from.rkey);
         read_any(own, out, pd, into, from)
     }
 
@@ -122,7 +97,7 @@ impl Outbound {
     #[inline(never)]
     fn publish_before_access(&mut self, announce: Announce) {
         self.writer.publish();
-        self.wake(announce);
+        self.waker.wake(announce);
         // Who sees the access sees the records before it; the copy itself is not ordered by the publication.
         fence(Ordering::Release);
     }

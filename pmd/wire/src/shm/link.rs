@@ -82,9 +82,7 @@ pub(crate) struct Outbound {
     /// The peer's keys that direct operations used before.
     pub(crate) keys: KeyCache,
     pub(crate) page: PeerPage,
-    /// Not zero while the peer sleeps.
-    asleep: PeerWord,
-    bell: Bell,
+    pub(crate) waker: Waker,
     /// Bytes of the ring kept for answers.
     pub(crate) reserve: u64,
     /// Up to where the peer had taken records before the last of its answers that were handed in.
@@ -93,7 +91,15 @@ pub(crate) struct Outbound {
     pub(crate) is_queued: bool,
 }
 
-/// How to wake the lcore at the other end.
+/// Wakes the lcore at the other end.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    /// Not zero while it sleeps.
+    asleep: PeerWord,
+    bell: Bell,
+}
+
+/// How to wake an lcore.
 #[derive(Clone, Debug)]
 pub(crate) enum Bell {
     /// An lcore of this device.
@@ -165,8 +171,7 @@ impl Link {
             largest: out_bytes / RECORD_DIVISOR,
             reach: Arc::clone(&reach),
             page: PeerPage::new(page)?,
-            asleep: PeerWord::new(page, ASLEEP_AT)?,
-            bell,
+            waker: Waker { asleep: PeerWord::new(page, ASLEEP_AT)?, bell },
             reserve: out_bytes / RESERVE_DIVISOR,
             judged: 0,
             is_queued: false,
@@ -198,7 +203,7 @@ impl Link {
         let has_records = self.out.writer.publish();
         let has_room = self.inbound.as_mut().is_some_and(|inbound| inbound.reader.report());
         if has_records || has_room {
-            self.out.wake(announce);
+            self.out.waker.wake(announce);
         }
     }
 
@@ -229,7 +234,7 @@ impl Link {
     }
 }
 
-impl Outbound {
+impl Waker {
     /// Wakes the peer, if it sleeps: to be called after what it should see was stored.
     #[inline]
     pub(crate) fn wake(&self, announce: Announce) {

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use pmd_mem::{KeyCache, Word};
 
 use super::Garbage;
-use super::limits::{DATAGRAM_MAX, INLINE_MAX, LCORES_MAX, LINKS_MAX, RX_BURST};
+use super::limits::{DATAGRAM_MAX, LCORES_MAX, LINKS_MAX, RX_BURST};
 use super::link::{Link, LinkFault, PeerInfo};
 use super::mailbox::{Event, slot_of};
-use super::outgoing::{NotPushed, Outgoing, append_plain, append_short};
+use super::outgoing::{NotPushed, Outgoing};
 use super::page::{Page, ShownQp};
 use super::payload::{Inbound, Lying, Payload};
 use super::port::{Command, Shared};
 use super::reach::{Own, Sge, put};
-use super::record::{Kind, Record, TwoWords};
+use super::record::{Kind, Record};
 use super::ring::NoRoom;
+use super::straight::Pair;
 
 /// What an initiator finds when it looks for its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +92,7 @@ pub struct Links {
     pub(super) asleep: Word,
     pub(super) slots: Vec<Slot>,
     active: Vec<u32>,
-    dirty: Vec<u32>,
+    pub(super) dirty: Vec<u32>,
     downs: VecDeque<Down>,
 }
 
@@ -317,48 +318,22 @@ impl Links {
     /// must stay until it has taken the record.
     #[inline]
     pub fn push(&mut self, link: u32, pd: u32, record: &Record, payload: Source<'_>) -> Push {
-        let sent = match payload {
-            Source::Sges([sge]) if record.is_plain() && sge.len == record.len => {
-                self.send(link, pd, record.two_words(), sge)
+        let Record { src: qpn, dst: peer, seq, solicited, len, .. } = *record;
+        if record.is_plain()
+            && let Some(mut straight) = self.straight(link, Pair { qpn, pd, peer, peer_pd: 0 })
+        {
+            let sent = match payload {
+                Source::Sges([only]) if only.len == len => straight.send(seq, solicited, only),
+                Source::Inline(bytes) if bytes.len() == len as usize => {
+                    straight.send_inline(seq, solicited, bytes)
+                }
+                _ => None,
+            };
+            if let Some(position) = sent {
+                return Push::At(position);
             }
-            Source::Inline(bytes)
-                if record.is_plain()
-                    && record.len <= INLINE_MAX
-                    && bytes.len() == record.len as usize =>
-            {
-                self.send_inline(link, record.two_words(), bytes)
-            }
-            _ => None,
-        };
-        match sent {
-            Some(position) => Push::At(position),
-            None => self.push_any(link, pd, record, payload),
         }
-    }
-
-    /// As [`Self::push`], for the usual record of one element whose key was used before. `None`: something is in the way.
-    fn send(&mut self, id: u32, pd: u32, header: TwoWords, sge: &Sge) -> Option<u64> {
-        self.busy.enter();
-        let link = found_mut(&mut self.slots, id)?;
-        let position = append_plain(link, &self.own, &self.keys, pd, header, sge)?;
-        if !link.out.is_queued {
-            link.out.is_queued = true;
-            self.dirty.push(id);
-        }
-        Some(position)
-    }
-
-    /// As [`Self::send`], of bytes at hand, of which the header says that there are as many.
-    fn send_inline(&mut self, id: u32, header: TwoWords, bytes: &[u8]) -> Option<u64> {
-        self.busy.enter();
-        let link = found_mut(&mut self.slots, id)?;
-        let len = header.len().into();
-        let position = append_short(&mut link.out, header, len, |ring, at| ring.write(at, bytes))?;
-        if !link.out.is_queued {
-            link.out.is_queued = true;
-            self.dirty.push(id);
-        }
-        Some(position)
+        self.push_any(link, pd, record, payload)
     }
 
     /// As [`Self::push`], for a record of any kind, and by keys that are not known yet.

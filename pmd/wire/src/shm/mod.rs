@@ -27,6 +27,7 @@ mod rendezvous;
 mod ring;
 mod short;
 mod sleep;
+mod straight;
 #[cfg(test)]
 mod tests;
 
@@ -42,3 +43,4 @@ pub use port::{AttachError, ExportError, OpenError, PeerName, Port, PortConfig};
 pub use reach::{MemoryFault, Remote, Sge};
 pub use record::{Datagram, Garbage, Kind, Record};
 pub use rendezvous::{Directory, DirectoryError, PortClaim, PortError, PrefixClaim, PrefixError};
+pub use straight::{Pair, Straight};

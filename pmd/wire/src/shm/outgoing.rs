@@ -1,14 +1,11 @@
 //! A record on its way into the ring.
 
-use pmd_mem::{Access, Key, KeyCache, Words};
-
-use super::limits::{INLINE_MAX, RECORD_DIVISOR, RING_BYTES_MIN};
-use super::link::{Link, Outbound, RING_AT, index};
+use super::limits::INLINE_MAX;
+use super::link::{Outbound, RING_AT};
 use super::links::Source;
-use super::reach::{Elements, MemoryFault, Own, Sge};
-use super::record::{Body, HEADER, Header, PIECE, Piece, Record, TwoWords};
+use super::reach::{Elements, MemoryFault, Own};
+use super::record::{Body, Header, Piece, Record};
 use super::ring::NoRoom;
-use super::short::{self, SHORT};
 
 /// A record whose bytes are where they should be, and how they will travel.
 #[derive(Debug)]
@@ -37,61 +34,6 @@ impl From<MemoryFault> for NotPushed {
     fn from(_: MemoryFault) -> Self {
         Self::Fault
     }
-}
-
-/// Appends the usual record by the shortest way, and returns the position after it: a plain one of one element whose key was used
-/// before. `None`: something is in the way; nothing has happened.
-#[inline(always)]
-pub(crate) fn append_plain(
-    link: &mut Link,
-    own: &Own,
-    keys: &KeyCache,
-    pd: u32,
-    header: TwoWords,
-    sge: &Sge,
-) -> Option<u64> {
-    let (key, len) = (Key(sge.lkey), u64::from(sge.len));
-    let source = keys.find(key, pd, sge.addr, len, Access::empty())?;
-    if sge.len <= INLINE_MAX {
-        append_short(&mut link.out, header, len, |ring, at| ring.copy_from(at, source))
-    } else if link.key == 0 || own.is_exported(keys.region(key)?) {
-        let piece = Piece { lkey: sge.lkey, pd, addr: sge.addr, len: sge.len };
-        append_pull(&mut link.out, header, &piece)
-    } else {
-        None
-    }
-}
-
-/// Appends a plain record of 1 to [`INLINE_MAX`] bytes, which `fill` puts into the ring. `None`: something is in the way.
-#[inline(always)]
-pub(crate) fn append_short(
-    out: &mut Outbound,
-    header: TwoWords,
-    len: u64,
-    fill: impl FnOnce(&Words, usize) -> bool,
-) -> Option<u64> {
-    /// The smallest ring takes it.
-    const _: () = assert!(short::size(INLINE_MAX as u64) <= RING_BYTES_MIN / RECORD_DIVISOR);
-
-    let word = out.ends.encode(header)?;
-    let size = short::size(len);
-    let at = out.writer.reserve(size, out.reserve).ok()?;
-    if !fill(out.writer.words(), index(at + SHORT)) {
-        return None;
-    }
-    Some(out.writer.commit(at, word, size))
-}
-
-#[inline(never)]
-fn append_pull(out: &mut Outbound, header: TwoWords, piece: &Piece) -> Option<u64> {
-    const SIZE: u64 = HEADER + PIECE;
-
-    let at = out.writer.reserve(SIZE, out.reserve).ok()?;
-    let [a, b, c] = piece.encode();
-    for (word_at, word) in (at + 8..).step_by(8).zip([header.second, a, b, c]) {
-        out.writer.put(word_at, word);
-    }
-    Some(out.writer.commit(at, header.first, SIZE))
 }
 
 impl<'a> Outgoing<'a> {

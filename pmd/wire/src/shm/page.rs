@@ -19,7 +19,7 @@
 use core::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 
-use pmd_mem::{PeerWords, Segment, Words};
+use pmd_mem::{Load, PeerWordRef, PeerWords, Segment, Words};
 
 use super::limits::{QPN_INDEX_BITS, QPS_MAX};
 
@@ -210,8 +210,14 @@ impl PeerPage {
     /// The word that changes with all that is shown of a queue pair, its receives apart; 0 beyond the page.
     #[inline]
     pub(crate) fn glance(&self, qpn: u32) -> u64 {
+        self.word(qpn).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// What [`Self::glance`] looks at, if the page has such a place.
+    #[inline]
+    pub(crate) fn word(&self, qpn: u32) -> Option<PeerWordRef<'_>> {
         let slot = slot_of(qpn);
-        if slot < self.slots { self.words.load(word_of(slot, 0), Ordering::Acquire) } else { 0 }
+        if slot < self.slots { self.words.word(word_of(slot, 0)) } else { None }
     }
 
     /// The queue pair with this number, if it exists now.

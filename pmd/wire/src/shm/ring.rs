@@ -107,6 +107,20 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
         Ok(0)
     }
 
+    /// Up to which position [`Self::place`] can lay entries one behind the other: to the end of the ring, or as far as is known to
+    /// be free with `keep` bytes left.
+    #[inline]
+    pub(crate) fn until(&self, keep: u64) -> u64 {
+        let end_of_lap = (self.head | (self.capacity - 1)) + 1;
+        end_of_lap.min(self.seen + self.capacity - keep - TERMINATOR)
+    }
+
+    /// As [`Self::reserve`], for an entry that ends before `until`.
+    #[inline(always)]
+    pub(crate) fn place(&self, size: u64, until: u64) -> Option<u64> {
+        (self.head + size <= until).then_some(self.head & (self.capacity - 1))
+    }
+
     #[inline]
     fn has_room(&self, bytes: u64) -> bool {
         self.head + bytes - self.seen <= self.capacity

@@ -12,7 +12,7 @@ fn plain_messages_arrive_whole() {
     let from = a.buffer(1, 8192, Access::REMOTE_READ);
     let into = b.buffer(1, 8192, Access::empty());
     let (ab, ba) = link(&mut a, 0, &mut b, 1);
-    let known = (a.qpn(0, 0x3801), b.qpn(1, 0x3fff));
+    let known = (a.qpn(0, 0x3fff), b.qpn(1, 0x3801));
     // A key that was never used takes the long way, once.
     let sges = [from.sge(0, 8)];
     let first = a.links[0].push(ab, PD, &send(known.0, known.1, 0, 8), Source::Sges(&sges));

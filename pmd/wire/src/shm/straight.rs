@@ -1,0 +1,231 @@
+//! The straight way to one queue pair of a peer: for the usual operations, one after the other.
+//!
+//! Which link it is, what its ring has room for, and where the regions of its keys lie is looked up once for all of them. So an
+//! operation checks what only it can be wrong about, and does its copy. Whatever is special about one is refused, with nothing
+//! done: the methods of [`Links`] have the rules for everything, and come this way themselves where they can.
+
+use core::fmt;
+use core::sync::atomic::{Ordering, fence};
+
+use pmd_mem::{Access, Announce, Bytes, Key, KeyCache, Known, Load, PeerWord, PeerWordRef, Words};
+
+use super::limits::{INLINE_MAX, RECORD_DIVISOR, RING_BYTES_MIN};
+use super::link::{Outbound, Waker, index};
+use super::links::{Links, found_mut};
+use super::reach::{Own, Sge};
+use super::record::{HEADER, Kind, PIECE, Piece, Record};
+use super::ring;
+use super::short::{self, SHORT, Short};
+
+/// Two queue pairs that are connected, and the protection domain of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// This lcore's.
+    pub qpn: u32,
+    /// Its domain.
+    pub pd: u32,
+    /// The peer's.
+    pub peer: u32,
+    /// The domain of that one, from its page.
+    pub peer_pd: u32,
+}
+
+/// An open way. Keys that it found stay good as long as it lives, since the lcore has announced itself until the next
+/// [`Links::publish`].
+pub struct Straight<'a> {
+    pair: Pair,
+    own: &'a Own,
+    keys: &'a KeyCache,
+    peer_keys: &'a KeyCache,
+    /// The regions that were used last.
+    here: Known<'a>,
+    there: Known<'a>,
+    writer: &'a mut ring::Writer<Words, PeerWord>,
+    /// Up to where the ring takes messages.
+    until: u64,
+    /// What all short headers say.
+    short: Short,
+    /// Where the peer's page shows the queue pair.
+    shown: PeerWordRef<'a>,
+    waker: &'a Waker,
+    announce: Announce,
+    /// The peer is an lcore of this device, and reaches all of its memory.
+    is_inside: bool,
+}
+
+impl Links {
+    /// Opens the way from a queue pair of this lcore to its peer. `None`: the link is down, or not the one between these two.
+    #[inline(always)]
+    pub fn straight(&mut self, id: u32, pair: Pair) -> Option<Straight<'_>> {
+        self.busy.enter();
+        let announce = self.busy.announce();
+        let link = found_mut(&mut self.slots, id)?;
+        let short = link.out.ends.short(pair.peer, pair.qpn)?;
+        if !link.out.is_queued {
+            link.out.is_queued = true;
+            self.dirty.push(id);
+        }
+        let is_inside = link.key == 0;
+        let until = link.out.writer.until(link.out.reserve);
+        let Outbound { writer, keys: peer_keys, page, waker, .. } = &mut link.out;
+        Some(Straight {
+            pair,
+            own: &self.own,
+            keys: &self.keys,
+            peer_keys,
+            here: Known::NONE,
+            there: Known::NONE,
+            until,
+            writer,
+            short,
+            shown: page.word(pair.peer)?,
+            waker,
+            announce,
+            is_inside,
+        })
+    }
+}
+
+impl<'a> Straight<'a> {
+    /// As [`Links::glance`], of the peer's queue pair.
+    #[inline(always)]
+    pub fn glance(&self) -> u64 {
+        self.shown.load(Ordering::Acquire)
+    }
+
+    /// Appends a SEND of some bytes with nothing rare about it; returns the position after it. Visible after [`Links::publish`].
+    #[inline(always)]
+    pub fn send(&mut self, seq: u32, solicited: bool, from: &Sge) -> Option<u64> {
+        let source = self.here(from, Access::empty())?;
+        if from.len > INLINE_MAX {
+            return self.send_pull(seq, solicited, from);
+        }
+        let fill = |ring: &Words, at| ring.copy_from(at, source);
+        self.send_short(seq, solicited, from.len, fill)
+    }
+
+    /// As [`Self::send`], of bytes at hand: no more than fit a short record.
+    #[inline(always)]
+    pub fn send_inline(&mut self, seq: u32, solicited: bool, from: &[u8]) -> Option<u64> {
+        let len = u32::try_from(from.len()).ok()?;
+        self.send_short(seq, solicited, len, |ring, at| ring.write(at, from))
+    }
+
+    #[inline(always)]
+    fn send_short(
+        &mut self,
+        seq: u32,
+        solicited: bool,
+        len: u32,
+        fill: impl FnOnce(&Words, usize) -> bool,
+    ) -> Option<u64> {
+        /// The smallest ring takes it.
+        const _: () = assert!(short::size(INLINE_MAX as u64) <= RING_BYTES_MIN / RECORD_DIVISOR);
+
+        let word = self.short.word(seq, solicited, len)?;
+        let size = short::size(len.into());
+        let at = self.writer.place(size, self.until)?;
+        if !fill(self.writer.words(), index(at + SHORT)) {
+            return None;
+        }
+        Some(self.writer.commit(at, word, size))
+    }
+
+    /// The bytes stay where they are until the peer takes them.
+    #[inline(never)]
+    fn send_pull(&mut self, seq: u32, solicited: bool, sge: &Sge) -> Option<u64> {
+        const SIZE: u64 = HEADER + PIECE;
+
+        if !self.is_inside && !self.own.is_exported(self.here.region()) {
+            return None;
+        }
+        let Pair { qpn: src, peer: dst, pd, .. } = self.pair;
+        let (kind, len) = (Kind::Send, sge.len);
+        let header =
+            Record { kind, dst, src, seq, len, imm: None, solicited, srqn: None }.two_words();
+        let [a, b, c] = Piece { lkey: sge.lkey, pd, addr: sge.addr, len }.encode();
+        let at = self.writer.place(SIZE, self.until)?;
+        for (word_at, word) in (at + 8..).step_by(8).zip([header.second, a, b, c]) {
+            self.writer.put(word_at, word);
+        }
+        Some(self.writer.commit(at, header.first, SIZE))
+    }
+
+    /// One-copy WRITE; the last word is stored last. False: nothing has happened.
+    #[inline(always)]
+    #[must_use = "nothing was written where this is false"]
+    pub fn write(&mut self, from: &Sge, addr: u64, rkey: u32) -> bool {
+        let Some(source) = self.here(from, Access::empty()) else { return false };
+        let target = self.there(rkey, addr, from.len.into(), Access::REMOTE_WRITE);
+        let Some(target) = target else { return false };
+        self.publish_before();
+        source.copy_to(target).is_ok()
+    }
+
+    /// As [`Self::write`], of bytes at hand.
+    #[inline(always)]
+    #[must_use = "nothing was written where this is false"]
+    pub fn write_inline(&mut self, from: &[u8], addr: u64, rkey: u32) -> bool {
+        let target = self.there(rkey, addr, from.len() as u64, Access::REMOTE_WRITE);
+        let Some(target) = target else { return false };
+        self.publish_before();
+        target.write(from).is_ok()
+    }
+
+    /// One-copy READ. False: nothing has happened.
+    #[inline(always)]
+    #[must_use = "nothing was read where this is false"]
+    pub fn read(&mut self, into: &Sge, addr: u64, rkey: u32) -> bool {
+        let Some(target) = self.here(into, Access::LOCAL_WRITE) else { return false };
+        match self.there(rkey, addr, into.len.into(), Access::REMOTE_READ) {
+            Some(source) => source.copy_to(target).is_ok(),
+            None => false,
+        }
+    }
+
+    /// As [`Links::fence`].
+    #[inline]
+    pub fn fence(&mut self) {
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whoever sees a WRITE finds the records before it.
+    #[inline(always)]
+    fn publish_before(&mut self) {
+        if self.writer.has_unpublished() {
+            self.writer.publish();
+            self.waker.wake(self.announce);
+            // The copy itself is not ordered by the publication.
+            fence(Ordering::Release);
+        }
+    }
+
+    /// The bytes of a local element, if its key is known and allows what is meant with them.
+    #[inline(always)]
+    fn here(&mut self, sge: &Sge, rights: Access) -> Option<Bytes<'a>> {
+        if !self.here.is_of(Key(sge.lkey)) {
+            self.here = known(self.keys, sge.lkey, self.pair.pd)?;
+        }
+        self.here.find(sge.addr, sge.len.into(), rights)
+    }
+
+    /// The same of bytes at the peer.
+    #[inline(always)]
+    fn there(&mut self, rkey: u32, addr: u64, len: u64, rights: Access) -> Option<Bytes<'a>> {
+        if !self.there.is_of(Key(rkey)) {
+            self.there = known(self.peer_keys, rkey, self.pair.peer_pd)?;
+        }
+        self.there.find(addr, len, rights)
+    }
+}
+
+#[inline(never)]
+fn known(keys: &KeyCache, key: u32, pd: u32) -> Option<Known<'_>> {
+    keys.known(Key(key), pd)
+}
+
+impl fmt::Debug for Straight<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Straight").field("pair", &self.pair).finish_non_exhaustive()
+    }
+}
