@@ -1,5 +1,6 @@
 //! The completer: takes what the peer's responder says and completes, retries or fails requests.
 
+use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::ids::Psn;
 use crate::memory::Memory;
@@ -64,7 +65,7 @@ pub(crate) fn handle_timeout<M, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &m
     if qp.requester.outstanding() == 0 || !matches!(qp.state(), QpState::Rts | QpState::Sqd) {
         return;
     }
-    dev.counters.local_ack_timeout_err += 1;
+    tally!(qp, dev, local_ack_timeout_err);
     // A gap that was noticed may have led to a resend that was lost as well.
     qp.requester.gap_noted = false;
     retry(qp, dev, io);
@@ -125,6 +126,7 @@ const fn covers(upto: Psn, psn: Psn) -> bool {
 /// to be sent again but has arrived after all is not sent.
 fn progress<M, C>(qp: &mut Qp, dev: &mut Device, io: &Io<'_, M, C>) {
     pass_cursor(qp);
+    qp.book.answered(qp.requester.una, io.now);
     let attr = &qp.attr;
     qp.requester.refill(attr);
     qp.requester.rnr_wait = false;
@@ -151,7 +153,7 @@ fn retry<M, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &mut Io<'_, M, C>) {
             go_back(qp, dev);
         }
         None => {
-            dev.counters.req_transport_retries_exceeded += 1;
+            tally!(qp, dev, req_transport_retries_exceeded);
             qp.fail_send(dev, io.cq, WcStatus::RetryExc);
         }
     }
@@ -160,6 +162,7 @@ fn retry<M, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &mut Io<'_, M, C>) {
 /// Has everything from `una` on sent again. The timer starts with the first packet.
 fn go_back(qp: &mut Qp, dev: &mut Device) {
     qp.sq.go_back();
+    qp.book.sent_again();
     qp.requester.packet = 0;
     pass_cursor(qp);
     dev.timers.clear(qp.slot);
@@ -169,7 +172,7 @@ fn go_back(qp: &mut Qp, dev: &mut Device) {
 /// A response proves that an earlier one was lost.
 fn implied_nak<M, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &mut Io<'_, M, C>) {
     if !core::mem::replace(&mut qp.requester.gap_noted, true) {
-        dev.counters.implied_nak_seq_err += 1;
+        tally!(qp, dev, implied_nak_seq_err);
         retry(qp, dev, io);
     }
 }
@@ -188,10 +191,10 @@ fn handle_rnr_nak<M, C: CqSink>(
     if qp.requester.rnr_wait {
         return Err(DropReason::StaleResponse);
     }
-    dev.counters.rnr_nak_retry_err += 1;
+    tally!(qp, dev, rnr_nak_retry_err);
     if qp.attr.rnr_retry != RNR_RETRY_FOREVER {
         let Some(left) = qp.requester.rnr_retries_left.checked_sub(1) else {
-            dev.counters.req_rnr_retries_exceeded += 1;
+            tally!(qp, dev, req_rnr_retries_exceeded);
             qp.fail_send(dev, io.cq, WcStatus::RnrRetryExc);
             return Ok(());
         };
@@ -200,6 +203,7 @@ fn handle_rnr_nak<M, C: CqSink>(
     go_back(qp, dev);
     // The ACK timer stands still meanwhile, and no retry is used up.
     qp.requester.rnr_wait = true;
+    qp.book.rnr_wait.record(timer.duration());
     dev.timers.set(qp.slot, io.now.after(timer.duration()));
     Ok(())
 }
@@ -215,7 +219,7 @@ fn handle_nak<M, C: CqSink>(
     code: NakCode,
 ) -> Result<(), DropReason> {
     if code == NakCode::PsnSequenceError {
-        dev.counters.packet_seq_err += 1;
+        tally!(qp, dev, packet_seq_err);
     }
     if acknowledge(qp, dev, io, psn) == Seen::Gap {
         implied_nak(qp, dev, io);
@@ -230,11 +234,11 @@ fn handle_nak<M, C: CqSink>(
             return Ok(());
         }
         NakCode::InvalidRequest | NakCode::InvalidRdRequest => {
-            dev.counters.req_remote_invalid_request += 1;
+            tally!(qp, dev, req_remote_invalid_request);
             WcStatus::RemInvReq
         }
         NakCode::RemoteAccessError => {
-            dev.counters.req_remote_access_errors += 1;
+            tally!(qp, dev, req_remote_access_errors);
             WcStatus::RemAccess
         }
         NakCode::RemoteOperationalError => WcStatus::RemOp,

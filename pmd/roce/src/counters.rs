@@ -48,6 +48,8 @@ counters! {
     req_rnr_retries_exceeded,
     /// Messages that found no receive at the responder.
     out_of_buffer,
+    /// Of these, messages for which a shared receive queue was dry.
+    srq_dry,
     /// NAKs for a sequence error that a requester got.
     packet_seq_err,
     /// Responses missing inside a stream, seen by a requester.
@@ -77,3 +79,49 @@ counters! {
     /// Congestion notification packets that arrived.
     rp_cnp_handled,
 }
+
+macro_rules! qp_counters {
+    ($($name:ident,)*) => {
+        /// What an engine counts for each of its queue pairs apart; see [`Counters`] for what the names
+        /// mean.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "each means what it means in the engine's counters")]
+        pub struct QpCounters {
+            $(pub $name: u64,)*
+        }
+
+        impl QpCounters {
+            /// Every counter with its name.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+qp_counters! {
+    local_ack_timeout_err,
+    req_transport_retries_exceeded,
+    rnr_nak_retry_err,
+    req_rnr_retries_exceeded,
+    out_of_buffer,
+    packet_seq_err,
+    implied_nak_seq_err,
+    duplicate_request,
+    out_of_sequence,
+    resp_remote_invalid_request,
+    resp_remote_access_errors,
+    req_remote_access_errors,
+    req_remote_invalid_request,
+    qkey_viol,
+    retransmits,
+}
+
+/// Counts something that happened to a queue pair, for it and for its engine.
+macro_rules! tally {
+    ($qp:expr, $dev:expr, $name:ident) => {{
+        $dev.counters.$name += 1;
+        $qp.book.counters.$name += 1;
+    }};
+}
+pub(crate) use tally;

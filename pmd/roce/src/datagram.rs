@@ -1,6 +1,7 @@
 //! Unreliable datagrams: one packet per message, any peer, no answer.
 
 use crate::address::{self, AddressHandle};
+use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::frame::{self, Sent};
 use crate::limits::GRH_BYTES;
@@ -115,11 +116,11 @@ pub(crate) fn handle<M: Memory, C: CqSink>(
 }
 
 /// A datagram must know the key.
-pub(crate) fn check_qkey(qp: &Qp, dev: &mut Device, qkey: u32) -> Result<(), DropReason> {
+pub(crate) fn check_qkey(qp: &mut Qp, dev: &mut Device, qkey: u32) -> Result<(), DropReason> {
     if qkey == qp.attr.qkey {
         return Ok(());
     }
-    dev.counters.qkey_viol += 1;
+    tally!(qp, dev, qkey_viol);
     Err(DropReason::BadQkey)
 }
 
@@ -135,7 +136,7 @@ pub(crate) fn open_receive(
         None => qp.rq.take(&mut qp.receive, qp.init.pd, qp.init.recv_cq),
     };
     if !taken {
-        dev.counters.out_of_buffer += 1;
+        tally!(qp, dev, out_of_buffer);
         return Err(DropReason::NoReceive);
     }
     let byte_len = GRH_BYTES + len;

@@ -46,6 +46,8 @@ pub(crate) struct Device {
     /// For the ICRCs of frames sent, and of frames received.
     pub(crate) sealed: IcrcPrefixes,
     pub(crate) checked: IcrcPrefixes,
+    /// The last reading of the clock that the engine was told.
+    pub(crate) now: Instant,
     pub(crate) events: EventQueue,
     pub(crate) counters: Counters,
     /// Completion queues that overran in this call; their queue pairs fail at its end.
@@ -74,6 +76,7 @@ impl Device {
             pages: Pages::new(slots),
             unsettled: ReadyList::new(slots),
             unfenced: false,
+            now: Instant::default(),
             events: EventQueue::new(
                 MAX_QP_EVENTS * slots + 2 * config.max_srqs + cqs + MAX_DEVICE_EVENTS,
             ),

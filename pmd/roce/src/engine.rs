@@ -8,6 +8,7 @@
 //! [`Engine::poll_timeout`] says how long the loop may sleep. Where memory is shared with peers,
 //! [`Engine::publish`] follows every command and timeout.
 
+mod config;
 mod fault;
 mod port;
 
@@ -16,14 +17,15 @@ use crate::completer;
 use crate::counters::Counters;
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
-use crate::ids::{CqId, Gid, Instant, LinkId, PathMtu, PdId, Qpn, Srqn, XrcdId};
-use crate::limits::{POLL_BUDGET, TURN_BUDGET, WINDOW_PACKETS};
+use crate::ids::{Gid, Instant, LinkId, Qpn, Srqn};
+use crate::limits::{POLL_BUDGET, TURN_BUDGET};
 use crate::local::responder::Taken;
 use crate::local::{self, Arrived, LocalPeer, Record};
 use crate::memory::Memory;
 use crate::qp;
 use crate::qp::attr::{AddressVector, CreateQpError, ModifyQpError, QpAttr, QpInit};
 use crate::qp::state::{AttrMask, QpState, Transport};
+use crate::qp::stats::QpStats;
 use crate::qp::table::QpTable;
 use crate::receive;
 use crate::responder::reply;
@@ -32,83 +34,9 @@ use crate::turn::{self, End};
 use crate::wire::DropReason;
 use crate::work::{AhId, RecvWr, SendWr};
 
+pub use config::{EngineConfig, QpView, SrqInit, SrqView};
+
 pub use crate::error::{DestroyError, PostRecvError, PostSendError, ResourceError};
-
-/// What an engine is made with.
-#[derive(Clone, Debug)]
-pub struct EngineConfig {
-    /// The process's part of every QPN, below 2^7 and not 0.
-    pub process: u32,
-    /// The lcore's part of every QPN, below 2^3.
-    pub lcore: u32,
-    /// Source addresses of port 1; address vectors refer to them by index.
-    pub gids: Vec<Gid>,
-    /// Those of port 2; empty where the device has one port.
-    pub second_port: Vec<Gid>,
-    /// Randomness of the caller: where the generations of QPNs start, so that a process hardly
-    /// takes on the numbers of one that died before it.
-    pub seed: u64,
-    /// Queue pairs to make room for.
-    pub max_qps: usize,
-    /// Shared receive queues to make room for.
-    pub max_srqs: usize,
-    /// Address handles to make room for.
-    pub max_ahs: usize,
-    /// Unacknowledged packets per queue pair.
-    pub window_packets: u32,
-    /// Largest payload that the port's packets carry: its active MTU.
-    pub mtu: PathMtu,
-    /// The UDP source port of every frame, where the wire has only one; the ICRC covers it. `None`:
-    /// each queue pair has its own, for the sake of switches that spread flows.
-    pub source_port: Option<u16>,
-}
-
-impl EngineConfig {
-    /// An engine at these addresses, with an MTU for Ethernet's 1500 bytes and small tables.
-    pub const fn new(process: u32, lcore: u32, gids: Vec<Gid>) -> Self {
-        Self {
-            process,
-            lcore,
-            gids,
-            second_port: Vec::new(),
-            seed: 0,
-            max_qps: 64,
-            max_srqs: 8,
-            max_ahs: 64,
-            window_packets: WINDOW_PACKETS,
-            mtu: PathMtu::B1024,
-            source_port: None,
-        }
-    }
-}
-
-/// Attributes of a shared receive queue, as `struct ibv_srq_init_attr`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SrqInit {
-    /// Protection domain.
-    pub pd: PdId,
-    /// Requests that can be outstanding.
-    pub max_wr: u32,
-    /// Elements per request.
-    pub max_sge: u32,
-    /// XRC domain and completion queue, when XRC targets deliver here.
-    pub xrc: Option<(XrcdId, CqId)>,
-}
-
-/// State of a queue pair as `query` reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpView {
-    /// What it was created with, caps as granted.
-    pub init: QpInit,
-    /// Attributes; `attr.state` is the current state.
-    pub attr: QpAttr,
-    /// Send requests not yet completed.
-    pub send_outstanding: u32,
-    /// Receive requests not yet completed; 0 with a shared queue.
-    pub recv_outstanding: u32,
-    /// Bytes of memory it takes, queues included.
-    pub memory_bytes: usize,
-}
 
 /// A RoCEv2 device of one lcore.
 #[derive(Debug)]
@@ -136,7 +64,8 @@ impl Engine {
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, CreateQpError> {
         let granted = qp::create::check(init, &self.device)?;
         let max = self.qps.capacity();
-        let qpn = self.qps.create(granted).ok_or(CreateQpError::TooMany { max })?;
+        let qpn =
+            self.qps.create(granted, self.device.now).ok_or(CreateQpError::TooMany { max })?;
         if let Some(srqn) = init.srq {
             self.device.srqs.count_user(srqn, true);
         }
@@ -154,6 +83,16 @@ impl Engine {
         })
     }
 
+    /// What a queue pair has been through since it was created.
+    pub fn query_qp_stats(&self, qpn: Qpn) -> Option<QpStats> {
+        self.qps.get(qpn).map(|qp| qp.book.stats(qp.state()))
+    }
+
+    /// The queue pairs there are, with their states and since when they are in them.
+    pub fn queue_pairs(&self) -> impl Iterator<Item = (Qpn, QpState, Instant)> + '_ {
+        self.qps.iter().map(|qp| (qp.qpn, qp.state(), qp.book.since()))
+    }
+
     /// Moves a queue pair along one edge of the state table; all or nothing.
     ///
     /// # Errors
@@ -169,6 +108,7 @@ impl Engine {
     ) -> Result<(), ModifyQpError> {
         let qp = self.qps.get_mut(qpn).ok_or(ModifyQpError::NoSuchQp(qpn))?;
         let to = qp::modify::check(qp, &self.device, attr, mask)?;
+        self.device.now = now;
         let mut io = Io { now, mem, cq };
         qp::modify::apply(qp, &mut self.device, &mut io, attr, mask, to);
         self.fail_overrun(io.cq);
@@ -213,8 +153,18 @@ impl Engine {
         self.device.srqs.arm(srqn, limit)
     }
 
-    /// Requests in the queue, and the armed limit.
-    pub fn query_srq(&self, srqn: Srqn) -> Option<(u32, u32)> {
+    /// Keeps the last `receives` of a shared queue for queue pairs that have had none of it since they
+    /// were made or reset: so a new connection's first message finds a receive, however dry others have
+    /// drunk the queue. 0 keeps none.
+    ///
+    /// # Errors
+    /// [`ResourceError`] when there is no such queue or it cannot hold so many.
+    pub fn reserve_srq(&mut self, srqn: Srqn, receives: u32) -> Result<(), ResourceError> {
+        self.device.srqs.reserve(srqn, receives)
+    }
+
+    /// Fill, limit and history of a shared receive queue.
+    pub fn query_srq(&self, srqn: Srqn) -> Option<SrqView> {
         self.device.srqs.query(srqn)
     }
 
@@ -344,6 +294,7 @@ impl Engine {
         mem: &mut impl Memory,
         cq: &mut impl CqSink,
     ) -> FrameOutcome {
+        self.device.now = now;
         let mut io = Io { now, mem, cq };
         let outcome = receive::frame(&mut self.qps, &mut self.device, &mut io, frame);
         self.fail_overrun(io.cq);
@@ -390,6 +341,7 @@ impl Engine {
     /// Runs every timer that is due.
     pub fn handle_timeout(&mut self, now: Instant, mem: &mut impl Memory, cq: &mut impl CqSink) {
         let mut io = Io { now, mem, cq };
+        self.device.now = now;
         self.device.timers.arm(now);
         while let Some(slot) = self.device.timers.due(now) {
             let Some(qp) = self.qps.at(slot) else { continue };
@@ -416,6 +368,7 @@ impl Engine {
         peers: &mut impl LocalPeer,
         cq: &mut impl CqSink,
     ) -> usize {
+        self.device.now = now;
         let mut io = Io { now, mem, cq };
         let mut sent = self.send_packets(&mut io, tx, peers);
         sent += self.transmit_acks(&mut io, tx);

@@ -14,6 +14,7 @@ pub mod engine;
 pub mod error;
 pub mod event;
 mod frame;
+pub mod histogram;
 pub mod ids;
 pub mod limits;
 pub mod local;

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::frame::{self, Sent};
 use crate::ids::{Instant, Psn};
@@ -284,6 +285,9 @@ fn send_packet<M: Memory, C: CqSink>(
         return sent;
     }
     sent_packet(qp, dev, io, psns, is_last, is_new);
+    if headers.bth.ack_req && is_new && !is_read_or_atomic {
+        qp.book.asked(psn.plus(1), io.now);
+    }
     Sent::Yes
 }
 
@@ -298,7 +302,7 @@ fn sent_packet<M, C: CqSink>(
 ) {
     let requester = &mut qp.requester;
     if !is_new {
-        dev.counters.retransmits += 1;
+        tally!(qp, dev, retransmits);
     } else {
         requester.end = requester.end.plus(psns);
         requester.response_psns += psns - 1;

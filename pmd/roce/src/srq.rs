@@ -1,7 +1,7 @@
 //! Shared receive queues: one pool of receives for many queue pairs.
 
 use crate::device::Device;
-use crate::engine::SrqInit;
+use crate::engine::{SrqInit, SrqView};
 use crate::error::{DestroyError, PostRecvError, ResourceError};
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, PdId, Srqn, XrcdId};
@@ -19,8 +19,12 @@ pub(crate) struct Srq {
     xrc: Option<(XrcdId, CqId)>,
     /// Fires when fewer receives are left; 0: disarmed.
     limit: u32,
+    /// The last receives, which are for newcomers.
+    reserve: u32,
     /// Queue pairs made with this queue.
     users: u32,
+    /// Messages that found no receive.
+    dry: u64,
     /// Gives no receive any more.
     failed: bool,
 }
@@ -70,7 +74,9 @@ impl Srqs {
             pd: init.pd,
             xrc: init.xrc,
             limit: 0,
+            reserve: 0,
             users: 0,
+            dry: 0,
             failed: false,
         };
         let slot = self.0.insert(srq).ok_or_else(|| ResourceError::TooMany(self.0.capacity()))?;
@@ -88,19 +94,38 @@ impl Srqs {
         }
     }
 
-    /// Requests in the queue, and the armed limit.
-    pub(crate) fn query(&self, srqn: Srqn) -> Option<(u32, u32)> {
-        self.get(srqn).map(|srq| (srq.queue.len(), srq.limit))
+    pub(crate) fn query(&self, srqn: Srqn) -> Option<SrqView> {
+        self.get(srqn).map(|srq| {
+            let Srq { ref queue, limit, reserve, users, dry, failed, .. } = *srq;
+            #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SRQ_WR")]
+            let depth = queue.capacity() as u32;
+            SrqView { len: queue.len(), depth, limit, reserve, users, dry, failed }
+        })
     }
 
     pub(crate) fn arm(&mut self, srqn: Srqn, limit: u32) -> Result<(), ResourceError> {
-        let srq = self.get_mut(srqn).ok_or(ResourceError::NotFound)?;
-        if limit as usize > srq.queue.capacity() {
-            let need = "no more than the queue's max_wr";
-            return Err(ResourceError::Value { field: "srq_limit", value: limit.into(), need });
-        }
-        srq.limit = limit;
+        self.holding(srqn, "srq_limit", limit)?.limit = limit;
         Ok(())
+    }
+
+    pub(crate) fn reserve(&mut self, srqn: Srqn, receives: u32) -> Result<(), ResourceError> {
+        self.holding(srqn, "reserve", receives)?.reserve = receives;
+        Ok(())
+    }
+
+    /// A queue that can hold so many requests.
+    fn holding(
+        &mut self,
+        srqn: Srqn,
+        field: &'static str,
+        requests: u32,
+    ) -> Result<&mut Srq, ResourceError> {
+        let srq = self.get_mut(srqn).ok_or(ResourceError::NotFound)?;
+        if requests as usize > srq.queue.capacity() {
+            let need = "no more than the queue's max_wr";
+            return Err(ResourceError::Value { field, value: requests.into(), need });
+        }
+        Ok(srq)
     }
 
     pub(crate) fn post(&mut self, srqn: Srqn, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
@@ -136,9 +161,16 @@ impl Device {
     /// the queue drops below its limit by that.
     pub(crate) fn take_shared(&mut self, srqn: Srqn, receive: &mut Receive, cq: CqId) -> bool {
         let Some(srq) = self.srqs.get_mut(srqn) else { return false };
-        if srq.failed || !srq.queue.take(receive, srq.pd, cq) {
+        if srq.failed {
             return false;
         }
+        let is_kept = srq.queue.len() <= srq.reserve && receive.had_shared;
+        if is_kept || !srq.queue.take(receive, srq.pd, cq) {
+            srq.dry += 1;
+            self.counters.srq_dry += 1;
+            return false;
+        }
+        receive.had_shared = true;
         if srq.queue.len() < srq.limit {
             srq.limit = 0;
             self.events.raise(AsyncEvent::SrqLimitReached(srqn));

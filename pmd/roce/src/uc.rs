@@ -1,5 +1,6 @@
 //! The responder of unreliable connections: a message arrives whole and in order, or not at all.
 
+use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::memory::Memory;
 use crate::qp::Qp;
@@ -27,7 +28,7 @@ pub(crate) fn handle_request<M: Memory, C: CqSink>(
         qp.responder.message = Message::None;
     } else if message == Message::None || bth.psn != qp.responder.expected {
         qp.responder.message = Message::None;
-        dev.counters.out_of_sequence += 1;
+        tally!(qp, dev, out_of_sequence);
         return Err(DropReason::OutOfOrder);
     }
     note_heard(qp, dev);
@@ -46,7 +47,7 @@ pub(crate) fn lose<M, C: CqSink>(
 ) -> DropReason {
     match fault {
         Fault::NoReceive => {
-            dev.counters.out_of_buffer += 1;
+            tally!(qp, dev, out_of_buffer);
             DropReason::NoReceive
         }
         Fault::ReceiveTooSmall => DropReason::ReceiveTooSmall,

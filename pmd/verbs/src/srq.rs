@@ -85,7 +85,7 @@ impl Srq {
             .pd
             .context()
             .with(|core| core.engine.query_srq(self.inner.srqn))
-            .map_or(0, |(count, _)| count)
+            .map_or(0, |view| view.len)
     }
 }
 

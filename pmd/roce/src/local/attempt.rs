@@ -4,6 +4,7 @@ use super::{
     LocalFault, LocalPeer, PublishedQp, Push, Record, RecordKind, Source, Target, straight,
 };
 use crate::completer::RNR_RETRY_FOREVER;
+use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent::{self, QpAccessErr, QpReqErr};
 use crate::ids::{LinkId, Psn, Qpn};
@@ -430,15 +431,16 @@ fn fault(qp: &mut Qp) -> Step {
 /// The target has no receive: wait as long as it asks for, if not too often already. Marks the
 /// request at the cursor as failed otherwise.
 pub(super) fn wait_for_receive(qp: &mut Qp, dev: &mut Device, timer: RnrTimer) {
-    dev.counters.rnr_nak_retry_err += 1;
+    tally!(qp, dev, rnr_nak_retry_err);
     if qp.attr.rnr_retry != RNR_RETRY_FOREVER {
         let Some(left) = qp.requester.rnr_retries_left.checked_sub(1) else {
-            dev.counters.req_rnr_retries_exceeded += 1;
+            tally!(qp, dev, req_rnr_retries_exceeded);
             fail_next(qp, WcStatus::RnrRetryExc);
             return;
         };
         qp.requester.rnr_retries_left = left;
     }
     qp.requester.rnr_wait = true;
+    qp.book.rnr_wait.record(timer.duration());
     dev.timers.after(qp.slot, timer.duration());
 }

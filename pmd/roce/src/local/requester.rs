@@ -8,6 +8,7 @@
 use super::attempt::{Attempt, Step, credits, listens, wait_for_receive};
 use super::lane::Lanes;
 use super::{LocalPeer, PublishedQp, Target, page};
+use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
 use crate::ids::{LinkId, PdId, Psn, Qpn};
@@ -260,7 +261,7 @@ fn deadline<M: Memory, C: CqSink>(
         qp.requester.retries_left = left.min(qp.attr.retry_cnt);
         return;
     }
-    dev.counters.local_ack_timeout_err += 1;
+    tally!(qp, dev, local_ack_timeout_err);
     qp.local.silent = qp.local.silent.saturating_add(1);
     retry(qp, dev, io, peers);
 }
@@ -315,7 +316,7 @@ fn give_up<M: Memory, C: CqSink>(
     io: &mut Io<'_, M, C>,
     peers: &mut impl LocalPeer,
 ) {
-    dev.counters.req_transport_retries_exceeded += 1;
+    tally!(qp, dev, req_transport_retries_exceeded);
     fail(qp, dev, io, peers, WcStatus::RetryExc);
 }
 
@@ -329,8 +330,8 @@ fn fail<M: Memory, C: CqSink>(
     status: WcStatus,
 ) {
     match status {
-        WcStatus::RemInvReq => dev.counters.req_remote_invalid_request += 1,
-        WcStatus::RemAccess => dev.counters.req_remote_access_errors += 1,
+        WcStatus::RemInvReq => tally!(qp, dev, req_remote_invalid_request),
+        WcStatus::RemAccess => tally!(qp, dev, req_remote_access_errors),
         _ => {}
     }
     let state = if qp.transport().is_reliable() { QpState::Error } else { QpState::Sqe };
@@ -359,7 +360,7 @@ pub(super) fn refused<M: Memory, C: CqSink, P: LocalPeer>(
             return wait_for_receive(qp, dev, timer);
         }
         Syndrome::Nak(NakCode::PsnSequenceError) => {
-            dev.counters.packet_seq_err += 1;
+            tally!(qp, dev, packet_seq_err);
             return retry(qp, dev, io, peers);
         }
         Syndrome::Nak(NakCode::InvalidRequest | NakCode::InvalidRdRequest) => WcStatus::RemInvReq,
@@ -419,7 +420,7 @@ pub(crate) fn link_down(qp: &mut Qp, dev: &mut Device, cq: &mut impl CqSink) {
         let event = AsyncEvent::QpFatal(qp.qpn);
         qp.enter_error(dev, cq, Some(event));
     } else {
-        dev.counters.req_transport_retries_exceeded += 1;
+        tally!(qp, dev, req_transport_retries_exceeded);
         qp.fail_send(dev, cq, WcStatus::RetryExc);
     }
 }

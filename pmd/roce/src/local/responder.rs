@@ -4,6 +4,7 @@
 use super::{
     Arrived, LocalFault, LocalPeer, Push, Record, RecordKind, Source, Target, page, requester,
 };
+use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
 use crate::ids::{LinkId, PdId};
@@ -128,7 +129,7 @@ fn handle_other<M: Memory, C: CqSink, P: LocalPeer>(
             violated(qp, dev, io, peers, access, syndrome);
         }
         RecordKind::Starved if listens && qp.rq.is_empty() && !qp.receive.open => {
-            dev.counters.out_of_buffer += 1;
+            tally!(qp, dev, out_of_buffer);
         }
         RecordKind::SourceFault | RecordKind::Violation { .. } | RecordKind::Starved => {}
     }
@@ -219,7 +220,7 @@ fn out_of_order(
             return Taken::Later;
         }
         qp.local.refused = true;
-        dev.counters.out_of_sequence += 1;
+        tally!(qp, dev, out_of_sequence);
     }
     Taken::Yes
 }
@@ -322,7 +323,7 @@ fn violated<M: Memory, C: CqSink>(
 ) {
     let event = if access { AsyncEvent::QpAccessErr(qp.qpn) } else { AsyncEvent::QpReqErr(qp.qpn) };
     if let Some(syndrome) = Syndrome::from_byte(syndrome) {
-        refuse::count(dev, syndrome);
+        refuse::count(qp, dev, syndrome);
     }
     note_heard(qp, dev);
     page::show_fall(qp, QpState::Error, peers);

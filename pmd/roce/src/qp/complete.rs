@@ -55,7 +55,7 @@ impl Qp {
         self.complete_send(dev, cq, status);
         match self.transport() {
             Transport::Uc | Transport::Ud => {
-                self.enter(QpState::Sqe);
+                self.enter(QpState::Sqe, dev.now);
                 dev.pages.touch(self.slot);
                 self.flush_sends(dev, cq);
             }
@@ -126,7 +126,7 @@ impl Qp {
         if self.state() == QpState::Error {
             return;
         }
-        self.enter(QpState::Error);
+        self.enter(QpState::Error, dev.now);
         dev.pages.touch(self.slot);
         self.requester.stop();
         self.responder.stop();

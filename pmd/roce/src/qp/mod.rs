@@ -9,14 +9,16 @@ pub(crate) mod post;
 pub(crate) mod rq;
 pub(crate) mod sq;
 pub mod state;
+pub mod stats;
 pub(crate) mod table;
 
 use attr::{QpAttr, QpInit};
 use rq::{Receive, RecvQueue};
 use sq::SendQueue;
 use state::{QpState, Transport};
+use stats::Book;
 
-use crate::ids::{Gid, Psn, Qpn};
+use crate::ids::{Gid, Instant, Psn, Qpn};
 use crate::local::requester::Local;
 use crate::memory::Asker;
 use crate::requester::Requester;
@@ -54,10 +56,12 @@ pub(crate) struct Qp {
     pub(crate) recv_cq_lost: bool,
     /// What it was created with, caps as granted.
     pub(crate) init: QpInit,
+    /// What it has been through.
+    pub(crate) book: Box<Book>,
 }
 
 impl Qp {
-    pub(crate) fn new(slot: u32, qpn: Qpn, init: QpInit) -> Self {
+    pub(crate) fn new(slot: u32, qpn: Qpn, init: QpInit, now: Instant) -> Self {
         let cap = &init.cap;
         Self {
             slot,
@@ -75,6 +79,7 @@ impl Qp {
             send_cq_lost: false,
             recv_cq_lost: false,
             init,
+            book: Box::new(Book::new(now)),
         }
     }
 
@@ -87,13 +92,17 @@ impl Qp {
     }
 
     /// Changes the state. Every change comes through here.
-    pub(crate) const fn enter(&mut self, state: QpState) {
-        self.attr.state = state;
+    pub(crate) fn enter(&mut self, state: QpState, now: Instant) {
+        if state != self.attr.state {
+            self.book.leave(self.attr.state, now);
+            self.attr.state = state;
+        }
     }
 
     /// Leaves the queue pair as it was created: queues emptied without completions, PSNs and
     /// attributes gone, queue memory kept.
-    pub(crate) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self, now: Instant) {
+        self.enter(QpState::Reset, now);
         self.attr = QpAttr::new(QpState::Reset);
         self.flow = NOWHERE;
         self.requester = Requester::new();
@@ -102,6 +111,7 @@ impl Qp {
         self.sq.clear();
         self.rq.clear();
         self.receive.open = false;
+        self.receive.had_shared = false;
         self.notify_drained = false;
         self.heard = false;
         self.send_cq_lost = false;
@@ -138,6 +148,7 @@ impl Qp {
     /// Bytes of memory it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<Self>()
+            + size_of::<Book>()
             + self.sq.memory_bytes()
             + self.rq.memory_bytes()
             + self.responder.replies.memory_bytes()

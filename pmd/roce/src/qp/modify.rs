@@ -103,10 +103,13 @@ pub(crate) fn apply<M, C: CqSink>(
     if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
         qp.responder.replies.resize(qp.attr.max_dest_rd_atomic);
     }
+    if mask.intersects(AttrMask::RETRY_CNT | AttrMask::RNR_RETRY) {
+        qp.requester.refill(&qp.attr);
+    }
     match to {
         QpState::Reset => {
             dev.dismiss(qp);
-            qp.reset();
+            qp.reset(io.now);
         }
         QpState::Error => qp.enter_error(dev, io.cq, None),
         QpState::Rtr => {
@@ -116,23 +119,23 @@ pub(crate) fn apply<M, C: CqSink>(
             if let Some(link) = qp.attr.av.link {
                 qp.local.lane = dev.lanes.join(link, qp.sq.capacity());
             }
-            qp.enter(to);
+            qp.enter(to, io.now);
         }
         QpState::Rts => {
             if from == QpState::Rtr {
                 qp.requester.begin(&qp.attr);
             }
-            qp.enter(to);
+            qp.enter(to, io.now);
             dev.wake(qp);
         }
         QpState::Sqd => {
             qp.notify_drained =
                 from != to && mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY) && attr.sqd_notify
                     || from == to && qp.notify_drained;
-            qp.enter(to);
+            qp.enter(to, io.now);
             qp.note_drained(dev);
         }
-        QpState::Init | QpState::Sqe => qp.enter(to),
+        QpState::Init | QpState::Sqe => qp.enter(to, io.now),
     }
 }
 

@@ -172,6 +172,8 @@ pub(crate) struct Receive {
     pub(crate) cq: CqId,
     /// Bytes it has room for.
     pub(crate) capacity: u64,
+    /// The queue pair has had one from a shared queue since it was made or reset.
+    pub(crate) had_shared: bool,
     count: usize,
     sges: [Sge; MAX_SGE as usize],
 }
@@ -184,6 +186,7 @@ impl Receive {
             pd: PdId(0),
             cq: CqId(0),
             capacity: 0,
+            had_shared: false,
             count: 0,
             sges: [Sge::default(); MAX_SGE as usize],
         }

@@ -3,7 +3,7 @@
 use super::Qp;
 use super::attr::QpInit;
 use crate::engine::EngineConfig;
-use crate::ids::Qpn;
+use crate::ids::{Instant, Qpn};
 use crate::limits::{
     MAX_QPS, QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS, QPN_PROCESS_BITS,
 };
@@ -45,12 +45,12 @@ impl QpTable {
     }
 
     /// Makes a queue pair; `None` when all slots are taken.
-    pub(crate) fn create(&mut self, init: QpInit) -> Option<Qpn> {
+    pub(crate) fn create(&mut self, init: QpInit, now: Instant) -> Option<Qpn> {
         let slot = self.qps.vacant()?;
         // Numbers start at 1, so that none is 0 or 1, the management queue pairs.
         let generation = self.generations[slot as usize];
         let qpn = Qpn::new(self.prefix | generation << QPN_INDEX_BITS | (slot + 1));
-        self.qps.insert(Box::new(Qp::new(slot, qpn, init)))?;
+        self.qps.insert(Box::new(Qp::new(slot, qpn, init, now)))?;
         Some(qpn)
     }
 
@@ -74,6 +74,10 @@ impl QpTable {
     #[inline]
     pub(crate) fn at(&mut self, slot: u32) -> Option<&mut Qp> {
         self.qps.get_mut(slot).map(Box::as_mut)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Qp> {
+        self.qps.iter().map(Box::as_ref)
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
@@ -116,11 +120,11 @@ mod tests {
     fn a_reused_slot_has_another_number() {
         let mut table =
             QpTable::new(&EngineConfig { max_qps: 1, ..EngineConfig::new(0x7f, 5, Vec::new()) });
-        let first = table.create(init()).unwrap();
+        let first = table.create(init(), Instant(0)).unwrap();
         assert_eq!(first.value(), 0x7f << 17 | 5 << 14 | 1);
-        assert_eq!(table.create(init()), None);
+        assert_eq!(table.create(init(), Instant(0)), None);
         assert!(table.remove(first).is_some());
-        let second = table.create(init()).unwrap();
+        let second = table.create(init(), Instant(0)).unwrap();
         assert_eq!(second.value(), first.value() | 1 << 11);
         assert!(table.get(first).is_none(), "a stale number names nothing");
         assert!(table.get(second).is_some());

@@ -1,6 +1,7 @@
 //! Requests that were executed before: an answer was lost, or a request came twice.
 
 use super::acknowledge_executed;
+use crate::counters::tally;
 use crate::device::Device;
 use crate::qp::Qp;
 use crate::wire::{DropReason, Operation, Packet};
@@ -8,7 +9,7 @@ use crate::wire::{DropReason, Operation, Packet};
 /// Answers again. SENDs and WRITEs are acknowledged without being executed, READs are read again,
 /// atomics are answered with the result of the first time.
 pub(super) fn handle(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Result<(), DropReason> {
-    dev.counters.duplicate_request += 1;
+    tally!(qp, dev, duplicate_request);
     let bth = &packet.headers.bth;
     let replies = &mut qp.responder.replies;
     let known = match (bth.opcode.operation(), packet.headers.reth) {

@@ -10,6 +10,7 @@ pub(crate) mod reply;
 use inbound::{Fault, Message};
 use reply::Replies;
 
+use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
 use crate::ids::Psn;
@@ -130,7 +131,7 @@ pub(crate) fn handle_request<M: Memory, C: CqSink>(
 
 /// A packet before it is missing: the peer is told once.
 fn out_of_sequence(qp: &mut Qp, dev: &mut Device) -> DropReason {
-    dev.counters.out_of_sequence += 1;
+    tally!(qp, dev, out_of_sequence);
     if !core::mem::replace(&mut qp.responder.told_back, true) {
         let Responder { expected, msn, .. } = qp.responder;
         let syndrome = Syndrome::Nak(NakCode::PsnSequenceError);

@@ -2,6 +2,7 @@
 
 use super::Answer;
 use super::inbound::Fault;
+use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
 use crate::ids::{Psn, Qpn};
@@ -83,19 +84,19 @@ pub(crate) fn suffer<M, C: CqSink>(
     fault: Fault,
 ) {
     let Some(Consequence { syndrome, receive, event }) = consequence(fault) else {
-        dev.counters.out_of_buffer += 1;
+        tally!(qp, dev, out_of_buffer);
         return;
     };
-    count(dev, syndrome);
+    count(qp, dev, syndrome);
     qp.fail_receive(dev, io.cq, receive);
     qp.enter_error(dev, io.cq, event.map(|event| event(qp.qpn)));
 }
 
 /// Counts a refusal.
-pub(crate) fn count(dev: &mut Device, syndrome: Syndrome) {
+pub(crate) fn count(qp: &mut Qp, dev: &mut Device, syndrome: Syndrome) {
     match syndrome {
-        Syndrome::Nak(NakCode::RemoteAccessError) => dev.counters.resp_remote_access_errors += 1,
-        Syndrome::Nak(NakCode::InvalidRequest) => dev.counters.resp_remote_invalid_request += 1,
+        Syndrome::Nak(NakCode::RemoteAccessError) => tally!(qp, dev, resp_remote_access_errors),
+        Syndrome::Nak(NakCode::InvalidRequest) => tally!(qp, dev, resp_remote_invalid_request),
         _ => {}
     }
 }

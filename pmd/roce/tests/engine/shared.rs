@@ -61,7 +61,7 @@ fn s1_47_queue_pairs_share_a_pool() {
         hosts[0].post(*a, 2, SendOp::Send, 3000);
     }
     exchange(&mut hosts);
-    assert_eq!(hosts[1].engine.query_srq(srqn), Some((0, 0)));
+    assert_eq!(hosts[1].engine.query_srq(srqn).unwrap().len, 0);
     assert_eq!(hosts[1].engine.counters().out_of_buffer, 1, "the eighth message");
     let received = hosts[1].completions();
     assert_eq!(received.len(), 7);
@@ -103,10 +103,12 @@ fn s1_48_limit_fires_below_and_once() {
     };
     for left in (16..20).rev() {
         assert_eq!(send(&mut hosts), []);
-        assert_eq!(hosts[1].engine.query_srq(srqn), Some((left, 16)));
+        let view = hosts[1].engine.query_srq(srqn).unwrap();
+        assert_eq!((view.len, view.limit), (left, 16));
     }
     assert_eq!(send(&mut hosts), [AsyncEvent::SrqLimitReached(srqn)]);
-    assert_eq!(hosts[1].engine.query_srq(srqn), Some((15, 0)));
+    let view = hosts[1].engine.query_srq(srqn).unwrap();
+    assert_eq!((view.len, view.limit), (15, 0));
     assert_eq!(send(&mut hosts), []);
     hosts[1].engine.arm_srq_limit(srqn, 14).unwrap();
     assert_eq!(send(&mut hosts), [AsyncEvent::SrqLimitReached(srqn)]);

@@ -5,6 +5,7 @@
 mod basics;
 mod connection;
 mod datagrams;
+mod drained;
 mod errors;
 mod goodput;
 mod harness;
@@ -17,4 +18,5 @@ mod retries;
 mod scopes;
 mod shared_receives;
 mod slow_peers;
+mod stats;
 mod visibility;

@@ -69,7 +69,7 @@ impl Fan {
     }
 
     fn left(&self) -> u32 {
-        self.world.engine(self.far).query_srq(self.srqn).unwrap().0
+        self.world.engine(self.far).query_srq(self.srqn).unwrap().len
     }
 }
 
@@ -91,6 +91,9 @@ fn s1_47_an_empty_shared_queue_is_an_rnr() {
             assert_eq!(outcomes(&first), [(0, OK), (1, OK)], "{path:?} {transport}");
             let far = *fan.world.counters(fan.far);
             assert!(far.out_of_buffer >= 3, "{}", far.out_of_buffer);
+            let view = fan.world.engine(fan.far).query_srq(fan.srqn).unwrap();
+            let dry = far.out_of_buffer;
+            assert_eq!((far.srq_dry, view.dry), (dry, dry), "S1-50: the queue is what was short");
             fan.post(2..12);
             let mut rest = Vec::new();
             for [a, _] in fan.pairs.clone() {
@@ -189,6 +192,39 @@ fn s1_49_a_shared_queue_is_shared_fairly() {
                 let share = received.iter().filter(|wc| wc.qpn == b.side.qpn).count();
                 assert!((15..=120).contains(&share), "{path:?} {transport}: {share} of 480");
             }
+        }
+    }
+}
+
+/// P14: eight queue pairs have drunk a shared queue dry and its consumer posts nothing. A ninth connects,
+/// and its first message finds one of the receives that are kept for newcomers; the second one waits with
+/// all others.
+#[test]
+fn p14_a_newcomer_finds_a_receive() {
+    for path in PATHS {
+        for transport in [Transport::Rc, Transport::XrcIni] {
+            let mut fan = Fan::new(9, path, 9, QpPlan::of(transport), 64);
+            let (far, srqn) = (fan.far, fan.srqn);
+            assert!(fan.world.with_engine(far, |engine| engine.reserve_srq(srqn, 65)).is_err());
+            fan.world.with_engine(far, |engine| engine.reserve_srq(srqn, 2)).unwrap();
+            fan.post(0..64);
+            let [early @ .., [late, _]] = &fan.pairs.clone()[..] else { unreachable!() };
+            for ids in [0..1, 1..12] {
+                for [a, _] in early {
+                    for id in ids.clone() {
+                        a.post(&mut fan.world, id, SendOp::Send, 0, 64);
+                    }
+                }
+                fan.world.run_for(Duration::from_millis(5));
+            }
+            assert_eq!((fan.received().len(), fan.left()), (62, 2), "{path:?} {transport}");
+            late.post(&mut fan.world, 1, SendOp::Send, 0, 64);
+            late.post(&mut fan.world, 2, SendOp::Send, 0, 64);
+            assert_eq!(late.statuses(&mut fan.world, 1), [(1, OK)], "{path:?} {transport}");
+            fan.world.run_for(Duration::from_millis(5));
+            assert_eq!((fan.received().len(), fan.left()), (1, 1));
+            fan.post(64..126);
+            assert_eq!(late.statuses(&mut fan.world, 1), [(2, OK)]);
         }
     }
 }

@@ -1,0 +1,107 @@
+//! What a queue pair has been through: its own counters, how long answers and waits took, and how long
+//! it was in which state. All of it lies apart from what a message touches.
+
+use core::time::Duration;
+
+use super::state::QpState;
+use crate::counters::QpCounters;
+use crate::histogram::Histogram;
+use crate::ids::{Instant, Psn};
+
+/// What is known of a queue pair since it was created; RESET does not begin anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpStats {
+    /// Its part of the engine's counters, under the same names.
+    pub counters: QpCounters,
+    /// From a packet that asks for an acknowledgement to the acknowledgement, on the packet path: one
+    /// packet at a time, none that was sent again. As exact as the poll loop is fast.
+    pub ack_round_trip: Histogram,
+    /// How long the peer asked to wait for a receive, each time.
+    pub rnr_wait: Histogram,
+    /// The state it is in.
+    pub state: QpState,
+    /// Since when it is in this state, to the accuracy of the readings of the clock that the engine is
+    /// told.
+    pub since: Instant,
+    dwell: [Duration; QpState::ALL.len()],
+}
+
+impl QpStats {
+    /// How long it was in a state, all times together, the present one up to `now`.
+    pub fn dwell(&self, state: QpState, now: Instant) -> Duration {
+        let present = if state == self.state { now.since(self.since) } else { Duration::ZERO };
+        self.dwell[state as usize] + present
+    }
+
+    /// How long it has been in its present state.
+    pub fn age(&self, now: Instant) -> Duration {
+        now.since(self.since)
+    }
+}
+
+/// The packet whose acknowledgement is timed.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    /// One past its PSN.
+    upto: Psn,
+    sent: Instant,
+}
+
+/// The book that a queue pair keeps.
+#[derive(Debug)]
+pub(crate) struct Book {
+    pub(crate) counters: QpCounters,
+    pub(crate) rnr_wait: Histogram,
+    ack_round_trip: Histogram,
+    probe: Option<Probe>,
+    since: Instant,
+    dwell: [Duration; QpState::ALL.len()],
+}
+
+impl Book {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            counters: QpCounters::default(),
+            rnr_wait: Histogram::default(),
+            ack_round_trip: Histogram::default(),
+            probe: None,
+            since: now,
+            dwell: [Duration::ZERO; QpState::ALL.len()],
+        }
+    }
+
+    /// The queue pair leaves a state.
+    pub(crate) fn leave(&mut self, state: QpState, now: Instant) {
+        self.dwell[state as usize] += now.since(self.since);
+        self.since = now;
+        self.probe = None;
+    }
+
+    /// A packet that asks for an acknowledgement was sent, with the last PSN before `upto`.
+    #[inline]
+    pub(crate) fn asked(&mut self, upto: Psn, now: Instant) {
+        self.probe.get_or_insert(Probe { upto, sent: now });
+    }
+
+    /// Packets are sent again: an answer would not tell to which of them.
+    pub(crate) const fn sent_again(&mut self) {
+        self.probe = None;
+    }
+
+    /// Everything before `upto` is acknowledged.
+    #[inline]
+    pub(crate) fn answered(&mut self, upto: Psn, now: Instant) {
+        if let Some(probe) = self.probe.take_if(|probe| upto.since(probe.upto) >= 0) {
+            self.ack_round_trip.record(now.since(probe.sent));
+        }
+    }
+
+    pub(crate) const fn since(&self) -> Instant {
+        self.since
+    }
+
+    pub(crate) fn stats(&self, state: QpState) -> QpStats {
+        let Self { counters, rnr_wait, ack_round_trip, since, dwell, .. } = *self;
+        QpStats { counters, ack_round_trip, rnr_wait, state, since, dwell }
+    }
+}
