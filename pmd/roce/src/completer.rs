@@ -336,6 +336,13 @@ fn handle_read_response<M: Memory, C: CqSink>(
     Ok(())
 }
 
+/// Bytes of the READ at the head that have not come yet.
+pub(crate) fn rest_of_read(qp: &Qp) -> u64 {
+    let Some(wqe) = qp.sq.head().filter(|wqe| wqe.stage == Stage::Started) else { return 0 };
+    let number = qp.requester.una.since(wqe.first_psn).cast_unsigned();
+    if number < wqe.packets { (wqe.len - qp.offset_of(number)).into() } else { 0 }
+}
+
 /// Whether a response that carries data carries an ACK with it, or no AETH at all.
 fn is_ack(packet: &Packet<'_>) -> bool {
     packet.headers.aeth.is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }))

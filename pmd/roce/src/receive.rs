@@ -24,13 +24,13 @@ pub(crate) fn frame<M: Memory, C: CqSink>(
     dev.counters.rx_packets += 1;
     let outcome = match frame::check_icrc(&mut dev.checked, frame) {
         _ if dev.ports.some_down && dev.ports.is_down(frame.flow.dst) => {
-            FrameOutcome { ip_id: 0, dropped: Some(DropReason::PortDown) }
+            FrameOutcome { ip_id: 0, dropped: Some(DropReason::PortDown), rest: 0 }
         }
-        Err(reason) => FrameOutcome { ip_id: 0, dropped: Some(reason) },
-        Ok(ip_id) => {
-            let dropped = packet(qps, dev, io, frame, ip_id).err();
-            FrameOutcome { ip_id, dropped }
-        }
+        Err(reason) => FrameOutcome { ip_id: 0, dropped: Some(reason), rest: 0 },
+        Ok(ip_id) => match packet(qps, dev, io, frame, ip_id) {
+            Ok(rest) => FrameOutcome { ip_id, dropped: None, rest },
+            Err(reason) => FrameOutcome { ip_id, dropped: Some(reason), rest: 0 },
+        },
     };
     if let Some(reason) = outcome.dropped {
         dev.counters.drops[reason as usize] += 1;
@@ -38,28 +38,31 @@ pub(crate) fn frame<M: Memory, C: CqSink>(
     outcome
 }
 
+/// Takes an intact packet; returns how many bytes of its message are on their way.
 fn packet<M: Memory, C: CqSink>(
     qps: &mut QpTable,
     dev: &mut Device,
     io: &mut Io<'_, M, C>,
     frame: &Frame<'_>,
     ip_id: u16,
-) -> Result<(), DropReason> {
+) -> Result<u64, DropReason> {
     let bytes = &frame.payload[..frame.payload.len() - icrc::LEN];
     let packet = match Packet::parse(bytes) {
         Ok(packet) => packet,
         Err(DropReason::UnknownOpcode) => {
-            return unknown_opcode(qps, dev, io, &frame.flow, BthView::new_checked(bytes)?);
+            unknown_opcode(qps, dev, io, &frame.flow, BthView::new_checked(bytes)?)?;
+            return Ok(0);
         }
         Err(reason) => return Err(reason),
     };
     let bth = &packet.headers.bth;
     if bth.opcode.class() == TransportClass::Cnp {
         dev.counters.rp_cnp_handled += 1;
-        return Ok(());
+        return Ok(0);
     }
     if bth.dest_qp == Qpn::MULTICAST {
-        return multicast(qps, dev, io, &packet, &frame.flow, ip_id);
+        multicast(qps, dev, io, &packet, &frame.flow, ip_id)?;
+        return Ok(0);
     }
     let qp = qps.get_mut(bth.dest_qp).ok_or(DropReason::UnknownQp)?;
     admit(qp, dev, &frame.flow, bth.opcode.class(), bth.pkey)?;
@@ -71,7 +74,13 @@ fn packet<M: Memory, C: CqSink>(
         Transport::Uc => uc::handle_request(qp, dev, io, &packet),
         _ if is_response => completer::handle_response(qp, dev, io, &packet),
         _ => responder::handle_request(qp, dev, io, &packet),
-    }
+    }?;
+    let goes_on = !bth.opcode.operation().ends_message() && !bth.ack_req;
+    Ok(match (goes_on, is_response) {
+        (false, _) => 0,
+        (true, true) => completer::rest_of_read(qp),
+        (true, false) => qp.responder.message.rest(&qp.receive),
+    })
 }
 
 /// What holds for every packet, whatever it says.

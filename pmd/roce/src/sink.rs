@@ -46,6 +46,9 @@ pub struct FrameOutcome {
     pub ip_id: u16,
     /// Why the frame had no effect, if so.
     pub dropped: Option<DropReason>,
+    /// Bytes of the frame's message that are on their way, as far as this side knows; 0 where the
+    /// sender waits for an answer.
+    pub rest: u64,
 }
 
 /// Takes frames that the engine wants sent.

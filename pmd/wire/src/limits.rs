@@ -24,6 +24,15 @@ pub const GSO_MIN_SEGMENTS: usize = 64;
 /// UDP_MAX_SEGMENTS of newer kernels.
 pub const GSO_MAX_SEGMENTS: usize = 128;
 
+/// A received datagram of at least so many bytes belongs to a stream that keeps its sender busy,
+pub const BULK_BYTES: usize = 49_152;
+
+/// and a receiver that has caught up with the stream looks again after so many nanoseconds,
+pub const GATHER_NS: u64 = 100_000;
+
+/// or when the rest of the message can have come, at so many bytes per nanosecond.
+pub const BYTES_PER_NS: u64 = 6;
+
 /// Multicast groups one wire can join.
 pub const MAX_GROUPS: usize = 64;
 

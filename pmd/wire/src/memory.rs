@@ -169,7 +169,7 @@ mod tests {
         let mut frames = Vec::new();
         wire.rx_burst(0, &mut |f| {
             frames.push((f.flow, f.ip_id, f.payload.to_vec()));
-            RxVerdict { ip_id: f.ip_id.value(), dropped: None }
+            RxVerdict { ip_id: f.ip_id.value(), dropped: None, rest: 0 }
         });
         frames
     }

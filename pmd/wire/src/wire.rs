@@ -58,6 +58,9 @@ pub struct RxVerdict {
     pub ip_id: u16,
     /// Why the frame had no effect, if so.
     pub dropped: Option<&'static str>,
+    /// Bytes of the frame's message that are on their way, as far as the receiver knows; 0 where the
+    /// sender waits for an answer.
+    pub rest: u64,
 }
 
 /// The destination queue pair of a frame; 0 where it is too short to have one.

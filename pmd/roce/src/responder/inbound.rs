@@ -6,6 +6,7 @@ use crate::ids::Srqn;
 use crate::limits::MAX_MESSAGE;
 use crate::memory::Memory;
 use crate::qp::Qp;
+use crate::qp::rq::Receive;
 use crate::sink::CqSink;
 use crate::srq::Srq;
 use crate::wire::{Operation, Packet, Position};
@@ -47,6 +48,17 @@ pub(crate) enum Message {
     Send { received: u32 },
     /// A WRITE of which the bytes from `received` on are missing.
     Write { at: RemoteAddr, len: u32, received: u32 },
+}
+
+impl Message {
+    /// Bytes that may still come; for a SEND, what the receive has room for.
+    pub(crate) fn rest(self, receive: &Receive) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Send { received } => receive.capacity.saturating_sub(received.into()),
+            Self::Write { len, received, .. } => (len - received).into(),
+        }
+    }
 }
 
 /// How much of a message a packet has made complete.

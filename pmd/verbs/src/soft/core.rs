@@ -149,7 +149,7 @@ impl Core {
                 let frame = frame(&rx);
                 if handover.divert(&frame) {
                     // Its lcore judges it; until then, the identification is as good as its guess.
-                    return RxVerdict { ip_id: rx.ip_id.value(), dropped: None };
+                    return RxVerdict { ip_id: rx.ip_id.value(), dropped: None, rest: 0 };
                 }
                 verdict(engine.handle_frame(now, &frame, memory, cqs))
             });

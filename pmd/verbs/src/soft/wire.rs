@@ -86,5 +86,6 @@ pub(crate) fn frame<'a>(rx: &RxFrame<'a>) -> Frame<'a> {
 
 /// What the engine made of a frame, as wrappers of the wire record it.
 pub(crate) fn verdict(outcome: FrameOutcome) -> RxVerdict {
-    RxVerdict { ip_id: outcome.ip_id, dropped: outcome.dropped.map(|reason| reason.name()) }
+    let FrameOutcome { ip_id, dropped, rest } = outcome;
+    RxVerdict { ip_id, dropped: dropped.map(|reason| reason.name()), rest }
 }

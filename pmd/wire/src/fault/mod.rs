@@ -246,7 +246,7 @@ impl<W: fmt::Debug> fmt::Debug for Fault<W> {
 /// What a wrapper inside is told of a frame that was taken away.
 fn spoiled(frame: &RxFrame<'_>, why: &'static str) -> RxVerdict {
     let ip_id = if frame.flow.dst.is_ipv4() { frame.ip_id.value() } else { 0 };
-    RxVerdict { ip_id, dropped: Some(why) }
+    RxVerdict { ip_id, dropped: Some(why), rest: 0 }
 }
 
 const NO_ROOM: &str = "fault: no room to hold it back";

@@ -92,10 +92,10 @@ impl UdpWire {
 }
 
 impl Wire for UdpWire {
-    fn rx_burst(&mut self, _now_ns: u64, handle: &mut RxHandler<'_>) -> usize {
-        let mut count = self.main.receive(&mut self.rx, &mut self.counters, handle);
+    fn rx_burst(&mut self, now_ns: u64, handle: &mut RxHandler<'_>) -> usize {
+        let mut count = self.main.receive(now_ns, &mut self.rx, &mut self.counters, handle);
         for group in self.groups.receivers() {
-            count += group.receive(&mut self.rx, &mut self.counters, handle);
+            count += group.receive(now_ns, &mut self.rx, &mut self.counters, handle);
         }
         count
     }
@@ -212,7 +212,7 @@ mod tests {
                 assert_eq!(frame.payload[..36], [number; 36]);
                 assert_eq!(frame.payload[36..], [0; 4], "the ICRC of frame {number}");
                 number += 1;
-                RxVerdict { ip_id: 0, dropped: None }
+                RxVerdict { ip_id: 0, dropped: None, rest: 0 }
             });
         }
     }

@@ -1,10 +1,12 @@
 //! Receiving: from a batch of datagrams to single frames.
 
+use std::mem;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::cmsg;
 use super::mmsg::{Datagram, Messages};
+use crate::limits::{BULK_BYTES, BYTES_PER_NS, GATHER_NS};
 use crate::wire::{Flow, IpId, RxFrame, RxHandler, WireCounters};
 
 /// A socket that receives, and the address it is bound to, which its frames were sent to.
@@ -14,26 +16,39 @@ pub(super) struct Receiver {
     pub(super) address: IpAddr,
     /// The kernel's running count of overflows when it was last seen.
     overflows: u32,
+    /// How long the stream that a full datagram belongs to goes on, in nanoseconds.
+    stream_ns: u64,
+    /// Nobody looks before this time, in nanoseconds.
+    look_at: u64,
 }
 
 impl Receiver {
     pub(super) fn new(socket: OwnedFd, address: IpAddr) -> Self {
-        Self { socket, address, overflows: 0 }
+        Self { socket, address, overflows: 0, stream_ns: 0, look_at: 0 }
     }
 
     /// Hands over the frames of one batch and returns how many there were.
+    ///
+    /// A receiver that has caught up with a sender in the middle of a long message lets some
+    /// datagrams gather before it looks again: the kernel gives their memory back to the sender at
+    /// once, and memory that this core has just read is dear to write for the other.
     pub(super) fn receive(
         &mut self,
+        now_ns: u64,
         messages: &mut Messages,
         counters: &mut WireCounters,
         handle: &mut RxHandler<'_>,
     ) -> usize {
+        if now_ns < self.look_at {
+            return 0;
+        }
         let count = match messages.receive(self.socket.as_fd()) {
             Ok(count) => count,
             Err(error) => {
                 if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
                     counters.rx_errors += 1;
                 }
+                self.look_at = now_ns + mem::take(&mut self.stream_ns).min(GATHER_NS);
                 return 0;
             }
         };
@@ -71,10 +86,12 @@ impl Receiver {
         loop {
             let segment = if fields.segment == 0 { rest.len() } else { fields.segment };
             let (payload, others) = rest.split_at(segment.min(rest.len()));
-            handle(RxFrame { flow, ip_id: IpId::Likely(frames), payload });
+            let verdict = handle(RxFrame { flow, ip_id: IpId::Likely(frames), payload });
             frames += 1;
             rest = others;
             if rest.is_empty() {
+                let is_full = datagram.payload.len() >= BULK_BYTES;
+                self.stream_ns = if is_full { verdict.rest / BYTES_PER_NS } else { 0 };
                 break;
             }
         }

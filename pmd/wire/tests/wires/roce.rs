@@ -111,9 +111,9 @@ impl Got {
 pub(crate) fn accept(frame: &RxFrame<'_>) -> RxVerdict {
     if is_intact(&frame.flow, frame.ip_id.value(), frame.payload) {
         let ip_id = if frame.flow.src.is_ipv4() { frame.ip_id.value() } else { 0 };
-        RxVerdict { ip_id, dropped: None }
+        RxVerdict { ip_id, dropped: None, rest: 0 }
     } else {
-        RxVerdict { ip_id: 0, dropped: Some("icrc") }
+        RxVerdict { ip_id: 0, dropped: Some("icrc"), rest: 0 }
     }
 }
 

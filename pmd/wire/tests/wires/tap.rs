@@ -123,7 +123,7 @@ fn both_directions_are_recorded_with_headers_that_satisfy_the_icrc() {
     }
     a_tap.flush(1_000_000_002);
     let burst = b_tap.rx_burst(2_000_000_000, &mut |frame| match psn_of(frame.payload) {
-        1 => RxVerdict { ip_id: 1, dropped: Some("psn in the future") },
+        1 => RxVerdict { ip_id: 1, dropped: Some("psn in the future"), rest: 0 },
         _ => accept(&frame),
     });
     assert_eq!(burst, 3);
@@ -213,7 +213,11 @@ fn tshark_decodes_every_frame() {
         assert_eq!(receive(&mut b_wire, 1).len(), 1);
         assert!(send(&mut b_wire, &flow(b, a), 0x12, 0x2b, 1040));
         b_wire.flush(0);
-        tap.rx_burst(5, &mut |_| RxVerdict { ip_id: 0, dropped: Some("no such queue pair") });
+        tap.rx_burst(5, &mut |_| RxVerdict {
+            ip_id: 0,
+            dropped: Some("no such queue pair"),
+            rest: 0,
+        });
     }
     capture.finish().unwrap();
     let fields = [

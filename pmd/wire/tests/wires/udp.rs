@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
 
+use pmd_wire::limits::{BYTES_PER_NS, GATHER_NS};
 use pmd_wire::udp::{self, BindError, LcoreBits, UdpOptions, UdpWire};
 use pmd_wire::{Flow, IpId, JoinError, RxVerdict, Wire};
 
@@ -72,6 +73,32 @@ fn a_full_datagram_leaves_at_once() {
     from.flush(0);
     let got = receive(&mut to, 1);
     assert_eq!((got[0].psn(), got[0].ip_id), (full, 0));
+}
+
+/// A receiver that has taken all there is of a stream gives it some time, unless the sender waits.
+#[test]
+fn a_stream_gathers_for_a_while() {
+    let (a, b) = (local(42), local(43));
+    let (mut from, mut to) = (bind(a), bind(b));
+    let mut burst = || {
+        (0..15).for_each(|psn| assert!(send(&mut from, &flow(a, b), 0x11, psn, 4112)));
+        from.flush(0);
+    };
+    let mut look =
+        |now, rest| to.rx_burst(now, &mut |_| RxVerdict { ip_id: 0, dropped: None, rest });
+    burst();
+    assert_eq!(look(0, 1 << 20), 15);
+    assert_eq!(look(1000, 0), 0, "it has caught up");
+    burst();
+    assert_eq!(look(1000 + GATHER_NS - 1, 0), 0, "more may come");
+    assert_eq!(look(1000 + GATHER_NS, 100 * BYTES_PER_NS), 15);
+    assert_eq!(look(200_000, 0), 0);
+    burst();
+    assert_eq!(look(200_099, 0), 0, "the rest may come");
+    assert_eq!(look(200_100, 0), 15);
+    assert_eq!(look(200_100, 0), 0);
+    burst();
+    assert_eq!(look(200_100, 0), 15, "nothing was to come");
 }
 
 #[test]
@@ -197,7 +224,7 @@ fn datagrams_of_strangers_are_handed_over_as_they_are() {
         to.rx_burst(0, &mut |frame| {
             assert_eq!(frame.flow.src_port, stranger.local_addr().unwrap().port());
             seen.push((frame.payload.len(), frame.ip_id));
-            RxVerdict { ip_id: 0, dropped: Some("malformed") }
+            RxVerdict { ip_id: 0, dropped: Some("malformed"), rest: 0 }
         });
     }
     let first = IpId::Likely(0);
