@@ -330,6 +330,27 @@ fn s2_20_messages_of_another_generation_are_fenced() {
     assert_eq!(recovery.stage(), Stage::Up);
 }
 
+/// The same while the connection is being made: only a hello of this attempt leads to RTR, only its ready to RTS.
+#[test]
+fn s2_20_an_attempt_is_not_joined_by_messages_of_another() {
+    let mut recovery = Recovery::new(Role::Leads, 4, POLICY);
+    recovery.handle_failure(0, 0, Failure::QueuePair);
+    recovery.handle_drained(0, 0);
+    recovery.handle_timeout(0, 0);
+    actions(&mut recovery);
+    assert_eq!((recovery.stage(), recovery.generation()), (Stage::Greeting, 5));
+    assert_eq!(recovery.handle_message(1, 0, Message::Hello { generation: 4 }), Heard::Stale);
+    assert_eq!(actions(&mut recovery), [Action::Tell(Message::Behind { generation: 5 })]);
+    // A later proposal makes this one void: its queue pair starts over, for the peer's number.
+    assert_eq!(recovery.handle_message(1, 0, Message::Hello { generation: 8 }), Heard::Accepted);
+    assert_eq!((recovery.stage(), recovery.generation()), (Stage::Ready, 8));
+    assert_eq!(actions(&mut recovery)[..3], [Action::Reset, Action::Refresh, Action::Init]);
+    for generation in [5, 7, 9] {
+        assert_eq!(recovery.handle_message(2, 0, Message::Ready { generation }), Heard::Stale);
+    }
+    assert_eq!(recovery.stage(), Stage::Ready);
+}
+
 /// Who follows gives the leading side time, and takes up its proposal; both ends in the connection that was proposed.
 #[test]
 fn the_side_that_follows_takes_up_a_proposal() {
