@@ -8,6 +8,7 @@ pub mod histogram;
 pub mod limits;
 pub mod report;
 pub mod verdict;
+pub mod why;
 
 pub use counters::Snapshot;
 pub use histogram::{Histogram, Latency};

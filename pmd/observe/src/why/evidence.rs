@@ -1,0 +1,340 @@
+//! What a diagnosis is made from.
+//!
+//! Every part can be missing. A part that is missing is unknown, not zero: a rule that needs it does not apply.
+
+use serde::{Deserialize, Serialize};
+
+use crate::counters::Snapshot;
+
+/// A failure as somebody met it, and what is known of both ends.
+///
+/// Collect it with the plain constructors and fields; it is stored as JSON in a run directory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Evidence {
+    /// What was met.
+    pub symptom: Symptom,
+    /// The end that met it.
+    pub local: End,
+    /// The other end; none where nobody could ask it.
+    pub remote: Option<End>,
+    /// How bytes reach the peer.
+    pub path: Path,
+    /// Whether the peer's process lives, as its control channel or the kernel tells.
+    pub peer: Peer,
+    /// Messages up to so many bytes arrived, longer ones did not: the largest that arrived, the smallest that did not.
+    pub sizes: Option<(u64, u64)>,
+    /// How settings are called where they can be changed.
+    pub knobs: Knobs,
+}
+
+/// What was met.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Symptom {
+    /// Nothing: all that was asked for was done.
+    #[default]
+    None,
+    /// A request ended in error. The first that did: flushed ones behind it say nothing.
+    Completion(Request),
+    /// Nothing completes any more, and nothing fails.
+    Stalled {
+        /// For how long, nanoseconds.
+        for_ns: u64,
+    },
+    /// Unreliable messages went out and did not all arrive.
+    Lost {
+        /// Sent.
+        sent: u64,
+        /// Arrived.
+        arrived: u64,
+    },
+    /// A queue pair was not moved to another state.
+    Transition(Transition),
+    /// Work was refused at once.
+    Post {
+        /// The words of the error.
+        reason: String,
+    },
+    /// Bytes that were read back are not those that were written.
+    Mismatch {
+        /// Where, and what differs.
+        place: String,
+    },
+    /// An asynchronous event, before any completion told more.
+    Event,
+}
+
+/// A request that ended in error.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Request {
+    /// The number of `enum ibv_wc_status`.
+    pub status: u8,
+    /// What it was.
+    pub opcode: Opcode,
+    /// Bytes.
+    pub bytes: Option<u64>,
+    /// Its first packet.
+    pub psn: Option<u32>,
+    /// How often it was sent.
+    pub tries: Option<u32>,
+    /// Where it was to read or write at the peer.
+    pub remote_addr: Option<u64>,
+}
+
+/// What a request was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Opcode {
+    /// SEND, with or without immediate.
+    #[default]
+    Send,
+    /// WRITE.
+    Write,
+    /// WRITE that consumes a receive.
+    WriteImm,
+    /// READ.
+    Read,
+    /// Compare-and-swap or fetch-and-add.
+    Atomic,
+    /// A receive.
+    Recv,
+}
+
+impl Opcode {
+    /// The name in text.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "SEND",
+            Self::Write => "WRITE",
+            Self::WriteImm => "WRITE with immediate",
+            Self::Read => "READ",
+            Self::Atomic => "atomic",
+            Self::Recv => "receive",
+        }
+    }
+
+    /// The right that it needs on the peer's queue pair and region.
+    pub const fn right(self) -> Option<Right> {
+        match self {
+            Self::Write | Self::WriteImm => Some(Right::Write),
+            Self::Read => Some(Right::Read),
+            Self::Atomic => Some(Right::Atomic),
+            Self::Send | Self::Recv => None,
+        }
+    }
+}
+
+/// A right that one-sided operations need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// `REMOTE_WRITE`, 2.
+    Write = 2,
+    /// `REMOTE_READ`, 4.
+    Read = 4,
+    /// `REMOTE_ATOMIC`, 8.
+    Atomic = 8,
+}
+
+impl Right {
+    /// The name of `enum ibv_access_flags`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "REMOTE_WRITE",
+            Self::Read => "REMOTE_READ",
+            Self::Atomic => "REMOTE_ATOMIC",
+        }
+    }
+
+    /// Whether it is among `access`, bits of `enum ibv_access_flags`.
+    pub const fn is_in(self, access: u32) -> bool {
+        access & self as u32 != 0
+    }
+}
+
+/// A queue pair that was not moved.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Transition {
+    /// Where it is, and stays: `RESET`, `INIT`, `RTR`, `RTS`, `SQD`, `SQE` or `ERR`.
+    pub from: String,
+    /// Where it was to go.
+    pub to: String,
+    /// Attributes that were not given, by the names of `struct ibv_qp_attr`.
+    pub missing: Vec<String>,
+    /// Attributes that do not belong there.
+    pub illegal: Vec<String>,
+    /// States that were skipped.
+    pub skipped: Vec<String>,
+    /// The words of the error.
+    pub reason: String,
+}
+
+/// What is known of one end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct End {
+    /// How it is called: a node, an address, a process.
+    pub name: String,
+    /// Counters before the run.
+    pub before: Snapshot,
+    /// Counters after it.
+    pub after: Snapshot,
+    /// Its queue pair.
+    pub qp: Qp,
+    /// The status of its own first failed request, receives included.
+    pub status: Option<u8>,
+    /// Asynchronous events that it got, by name: `QP_ACCESS_ERR`.
+    pub events: Vec<String>,
+    /// Receives.
+    pub receives: Receives,
+    /// The longest time between two looks of its poll loop, nanoseconds.
+    pub gap_ns: Option<u64>,
+    /// Lines of its transition journal that tell of trouble.
+    pub journal: Vec<String>,
+}
+
+/// Attributes of a queue pair. PSNs are those it was brought up with.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Qp {
+    /// Number.
+    pub qpn: Option<u32>,
+    /// The peer's number.
+    pub dest_qpn: Option<u32>,
+    /// `RC`, `UC`, `UD`, `XRC_INI` or `XRC_TGT`.
+    pub transport: Option<String>,
+    /// `RESET`, `INIT`, `RTR`, `RTS`, `SQD`, `SQE` or `ERR`, when the failure began.
+    pub state: Option<String>,
+    /// First PSN it sends.
+    pub sq_psn: Option<u32>,
+    /// First PSN it expects.
+    pub rq_psn: Option<u32>,
+    /// Payload bytes per packet.
+    pub path_mtu: Option<u32>,
+    /// ACK timeout code.
+    pub timeout: Option<u8>,
+    /// Retries.
+    pub retry_cnt: Option<u8>,
+    /// RNR retries.
+    pub rnr_retry: Option<u8>,
+    /// RNR timer code.
+    pub min_rnr_timer: Option<u8>,
+    /// READs and atomics it may have outstanding.
+    pub max_rd_atomic: Option<u8>,
+    /// READs and atomics the peer may have outstanding.
+    pub max_dest_rd_atomic: Option<u8>,
+    /// One-sided operations that the peer may use, bits of `enum ibv_access_flags`.
+    pub access: Option<u32>,
+    /// Q_Key.
+    pub qkey: Option<u32>,
+    /// Index of its address in the GID table.
+    pub sgid_index: Option<u8>,
+    /// Type of that address: `v1` or `v2`.
+    pub gid_type: Option<String>,
+    /// `ARMED`, `REARM` or `MIGRATED`.
+    pub path_mig_state: Option<String>,
+}
+
+/// Receives of an end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Receives {
+    /// How many were posted in all.
+    pub posted: Option<u64>,
+    /// How many wait in the queue.
+    pub waiting: Option<u64>,
+    /// Bytes of the smallest one.
+    pub bytes: Option<u64>,
+    /// Whether they are in a shared receive queue.
+    pub shared: bool,
+}
+
+/// How bytes reach the peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Path {
+    /// In packets.
+    #[default]
+    Packet,
+    /// Through shared memory: nothing is lost on the way.
+    Local,
+}
+
+/// Whether the peer's process lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Peer {
+    /// Nobody knows.
+    #[default]
+    Unknown,
+    /// It does.
+    Alive,
+    /// It is gone.
+    Dead,
+}
+
+/// How settings are called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Knobs {
+    before: String,
+    /// Whether words are joined by `-`, as flags are, or by `_`, as keys are.
+    flags: bool,
+}
+
+impl Knobs {
+    /// Flags of `spinwire perf`.
+    pub fn flags() -> Self {
+        Self { before: "--".into(), flags: true }
+    }
+
+    /// Keys of a node in a configuration.
+    pub fn node(name: &str) -> Self {
+        Self { before: format!("node.{name}."), flags: false }
+    }
+
+    /// The full name of a key: `timeout`, `retry_cnt`, `mtu` …
+    pub fn name(&self, key: &str) -> String {
+        let key = match (self.flags, key) {
+            (true, "timeout") => "qp-timeout".into(),
+            (true, key) => key.replace('_', "-"),
+            (false, key) => key.into(),
+        };
+        format!("{}{key}", self.before)
+    }
+}
+
+/// Attributes by their own names.
+impl Default for Knobs {
+    fn default() -> Self {
+        Self { before: String::new(), flags: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knobs_are_called_as_the_user_can_set_them() {
+        let names = |knobs: &Knobs| ["timeout", "retry_cnt"].map(|key| knobs.name(key));
+        assert_eq!(names(&Knobs::flags()), ["--qp-timeout", "--retry-cnt"]);
+        assert_eq!(names(&Knobs::node("c")), ["node.c.timeout", "node.c.retry_cnt"]);
+        assert_eq!(names(&Knobs::default()), ["timeout", "retry_cnt"]);
+    }
+
+    #[test]
+    fn evidence_is_kept_as_json_and_what_is_missing_stays_unknown() {
+        let request = Request { status: 12, opcode: Opcode::Write, ..Request::default() };
+        let evidence = Evidence { symptom: Symptom::Completion(request), ..Evidence::default() };
+        let json = serde_json::to_string(&evidence).unwrap();
+        assert_eq!(serde_json::from_str::<Evidence>(&json).unwrap(), evidence);
+        let little: Evidence =
+            serde_json::from_str(r#"{"symptom": {"stalled": {"for_ns": 5}}}"#).unwrap();
+        assert_eq!(
+            little,
+            Evidence { symptom: Symptom::Stalled { for_ns: 5 }, ..Evidence::default() }
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! Evidence as rules ask for it: differences, budgets, and words.
+
+use super::evidence::{End, Evidence, Path, Peer, Request, Symptom};
+use crate::counters::Snapshot;
+use crate::report::Nanos;
+use crate::verdict::Verdict;
+
+/// The wait for an ACK, nanoseconds: 4.096 us x 2^timeout; none for 0, which waits for ever.
+pub const fn ack_timeout_ns(timeout: u8) -> Option<u64> {
+    if timeout == 0 { None } else { Some(4096 << (timeout & 31)) }
+}
+
+/// How long a peer can be silent before a request fails with status 12, nanoseconds: the first try and every retry wait
+/// for one ACK timeout. None: for ever.
+pub const fn retry_budget_ns(timeout: u8, retry_cnt: u8) -> Option<u64> {
+    match ack_timeout_ns(timeout) {
+        Some(wait_ns) => Some(wait_ns * (retry_cnt as u64 + 1)),
+        None => None,
+    }
+}
+
+/// What rules ask.
+pub(super) struct Facts<'a> {
+    pub(super) evidence: &'a Evidence,
+    pub(super) local: Snapshot,
+    pub(super) remote: Option<Snapshot>,
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn new(evidence: &'a Evidence) -> Self {
+        let delta = |end: &End| end.after.since(&end.before);
+        Self {
+            evidence,
+            local: delta(&evidence.local),
+            remote: evidence.remote.as_ref().map(delta),
+        }
+    }
+
+    /// The failed request, if its status is `status`.
+    pub(super) fn failed(&self, status: u8) -> Option<&'a Request> {
+        match &self.evidence.symptom {
+            Symptom::Completion(request) if request.status == status => Some(request),
+            _ => None,
+        }
+    }
+
+    pub(super) fn far(&self) -> Option<&'a End> {
+        self.evidence.remote.as_ref()
+    }
+
+    /// How far a counter of this end moved; 0 where it is not counted.
+    pub(super) fn local(&self, name: &str) -> u64 {
+        self.local.get(name).unwrap_or(0)
+    }
+
+    /// How far a counter of the peer moved; 0 where nobody knows.
+    pub(super) fn remote(&self, name: &str) -> u64 {
+        self.remote.as_ref().and_then(|delta| delta.get(name)).unwrap_or(0)
+    }
+
+    /// Whether either end got the event.
+    pub(super) fn has_event(&self, name: &str) -> Option<&'a End> {
+        let got = |end: &&'a End| end.events.iter().any(|event| event == name);
+        std::iter::once(&self.evidence.local).chain(self.far()).find(got)
+    }
+
+    pub(super) fn is_local(&self, end: &End) -> bool {
+        std::ptr::eq(end, &raw const self.evidence.local)
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.evidence.peer == Peer::Alive
+    }
+
+    pub(super) fn is_shared_memory(&self) -> bool {
+        self.evidence.path == Path::Local
+    }
+
+    /// The full name of a setting.
+    pub(super) fn knob(&self, key: &str) -> String {
+        self.evidence.knobs.name(key)
+    }
+
+    /// The retry budget of this end: none where it is unknown, and `Some(None)` where it is without end.
+    pub(super) fn budget(&self) -> Option<Option<u64>> {
+        let qp = &self.evidence.local.qp;
+        Some(retry_budget_ns(qp.timeout?, qp.retry_cnt?))
+    }
+
+    /// The setting to turn for more patience, with what it amounts to now.
+    pub(super) fn patience(&self) -> String {
+        let name = self.knob("timeout");
+        let qp = &self.evidence.local.qp;
+        match (qp.timeout, self.budget()) {
+            (Some(code), Some(budget)) => match (ack_timeout_ns(code), budget) {
+                (Some(wait), Some(budget)) => {
+                    format!("{name} ({code}: {} a try, {} in all)", millis(wait), millis(budget))
+                }
+                _ => format!("{name} ({code}: without end)"),
+            },
+            _ => name,
+        }
+    }
+
+    /// The peer's name.
+    pub(super) fn peer(&self) -> &'a str {
+        self.far()
+            .map(|end| end.name.as_str())
+            .filter(|name| !name.is_empty())
+            .unwrap_or("the peer")
+    }
+}
+
+/// `536.9 ms`
+pub(super) fn millis(ns: u64) -> String {
+    let tenths = ns.div_ceil(50_000) / 2;
+    format!("{}.{} ms", tenths / 10, tenths % 10)
+}
+
+/// The request in one line: peer, both queue pairs, PSN, opcode, bytes, tries, budget.
+fn line(facts: &Facts<'_>, request: &Request) -> String {
+    let mut line =
+        format!("{} failed with status {}", request.opcode.name(), status(request.status));
+    let qp = &facts.evidence.local.qp;
+    let mut add = |what: &str, value: Option<String>| {
+        if let Some(value) = value {
+            line.push_str(&format!(", {what} {value}"));
+        }
+    };
+    let hex = |number: Option<u32>| number.map(|number| format!("{number:#x}"));
+    add("to", facts.far().map(|_| facts.peer().to_owned()));
+    add("queue pair", hex(qp.qpn));
+    add("toward", hex(qp.dest_qpn));
+    add("PSN", hex(request.psn));
+    add("bytes", request.bytes.map(|bytes| bytes.to_string()));
+    add("tries", request.tries.map(|tries| tries.to_string()));
+    let budget = facts.budget().map(|budget| budget.map_or_else(|| "without end".into(), millis));
+    add("budget", budget);
+    line
+}
+
+/// The status with its text.
+pub(super) fn status(number: u8) -> String {
+    let text = match number {
+        1 => "local length error",
+        2 => "local QP operation error",
+        4 => "local protection error",
+        5 => "Work Request Flushed Error",
+        6 => "memory window bind error",
+        7 => "bad response error",
+        8 => "local access error",
+        9 => "remote invalid request error",
+        10 => "remote access error",
+        11 => "remote operation error",
+        12 => "transport retry counter exceeded",
+        13 => "RNR retry counter exceeded",
+        19 => "fatal error",
+        _ => return number.to_string(),
+    };
+    format!("{number} ({text})")
+}
+
+/// Adds what was observed, whatever the verdict.
+pub(super) fn with_observations(mut verdict: Verdict, facts: &Facts<'_>) -> Verdict {
+    match &facts.evidence.symptom {
+        Symptom::None => {}
+        Symptom::Completion(request) => verdict = verdict.because(line(facts, request)),
+        Symptom::Stalled { for_ns } => {
+            verdict = verdict.because(format!("nothing has completed for {}", Nanos(*for_ns)));
+        }
+        Symptom::Lost { sent, arrived } => {
+            verdict = verdict.because(format!("{arrived} of {sent} messages arrived"));
+        }
+        Symptom::Transition(transition) => verdict = verdict.because(transition.reason.clone()),
+        Symptom::Post { reason } => verdict = verdict.because(reason.clone()),
+        Symptom::Mismatch { place } => verdict = verdict.because(place.clone()),
+        Symptom::Event => {}
+    }
+    let ends = [("this end", Some(&facts.evidence.local)), ("the peer", facts.far())];
+    for (whose, end) in ends {
+        for event in end.into_iter().flat_map(|end| &end.events) {
+            verdict = verdict.because(format!("event of {whose}: {event}{}", hint(event)));
+        }
+    }
+    for (whose, delta) in [("this end", Some(&facts.local)), ("the peer", facts.remote.as_ref())] {
+        let delta = delta.map(trouble).unwrap_or_default();
+        if !delta.is_empty() {
+            verdict = verdict.because(format!("counters of {whose} since the start: {delta}"));
+        }
+    }
+    for (whose, end) in ends {
+        for entry in end.into_iter().flat_map(|end| &end.journal) {
+            verdict = verdict.because(format!("journal of {whose}: {entry}"));
+        }
+    }
+    if facts.far().is_none() && !verdict.is_ok() {
+        verdict = verdict.because("the peer's half is unknown: give its run directory, too");
+    }
+    verdict
+}
+
+/// Where an event tells to look.
+fn hint(event: &str) -> &'static str {
+    match event {
+        "QP_REQ_ERR" => ": an opcode or sequence that made no sense, look at the wire and the peer",
+        "QP_ACCESS_ERR" => ": memory that may not be touched so, look at the requester's program",
+        _ => "",
+    }
+}
+
+/// Of the counters that moved, those that tell of trouble.
+fn trouble(delta: &Snapshot) -> Snapshot {
+    let tells = |name: &str| {
+        !(name.starts_with("tx_")
+            || name.starts_with("rx_")
+            || name.contains("bytes")
+            || name.contains("calls"))
+    };
+    let moved = delta.iter().filter(|(name, value)| *value > 0 && tells(name));
+    moved.map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S0-16, S2-06, S3-11 and the table of constants: the unit is 4.096 us, and a retry count of 7 makes 8 tries.
+    #[test]
+    fn s3_11_budgets_in_milliseconds() {
+        let wait = |code| ack_timeout_ns(code).map(millis);
+        assert_eq!(wait(8).unwrap(), "1.0 ms");
+        assert_eq!(wait(12).unwrap(), "16.8 ms");
+        assert_eq!(wait(14).unwrap(), "67.1 ms");
+        assert_eq!(wait(16).unwrap(), "268.4 ms");
+        assert_eq!(wait(0), None);
+        assert_eq!(ack_timeout_ns(31).unwrap() / 1_000_000_000, 8796);
+        let budget = |code, retries| retry_budget_ns(code, retries).map(millis);
+        assert_eq!(budget(14, 7).unwrap(), "536.9 ms");
+        assert_eq!(budget(20, 5).unwrap(), "25769.8 ms");
+        assert_eq!(budget(0, 7), None);
+    }
+}

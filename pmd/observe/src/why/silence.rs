@@ -1,0 +1,206 @@
+//! Nobody answered: status 12, a standstill, or datagrams that do not arrive. Who is silent, and why, the other end's
+//! counters tell.
+
+use super::evidence::{End, Symptom};
+use super::facts::{Facts, millis};
+use crate::verdict::{Code, Owner, Verdict};
+
+fn is_silent(facts: &Facts<'_>) -> bool {
+    match facts.evidence.symptom {
+        Symptom::Completion(ref request) => request.status == 12,
+        Symptom::Stalled { .. } => true,
+        Symptom::Lost { arrived, sent } => arrived < sent,
+        _ => false,
+    }
+}
+
+/// A verdict of silence; what waits longer gets `patience`.
+fn silent(facts: &Facts<'_>, code: Code, owner: Owner, summary: impl Into<String>) -> Verdict {
+    let mut verdict = Verdict::new(code, owner, summary);
+    if facts.evidence.local.qp.timeout == Some(0) {
+        verdict =
+            verdict.because("timeout 0: silence is waited for without end, and nothing fails");
+    }
+    if let Some(state) = facts.evidence.local.qp.path_mig_state.as_ref().filter(|s| *s != "ARMED") {
+        verdict =
+            verdict.because(format!("no alternate path was taken: path_mig_state is {state}"));
+    }
+    verdict
+}
+
+pub(super) fn roce_version(facts: &Facts<'_>) -> Option<Verdict> {
+    let (ours, theirs) =
+        (facts.evidence.local.qp.gid_type.as_ref()?, facts.far()?.qp.gid_type.as_ref()?);
+    (is_silent(facts) && ours != theirs).then(|| {
+        let summary = format!("this end sends RoCE {ours}, and the peer expects {theirs}");
+        let index =
+            |end: &End| end.qp.sgid_index.map_or_else(|| "?".into(), |index| index.to_string());
+        let far = facts.far().map_or_else(String::new, index);
+        silent(facts, Code::RoceVersionMismatch, Owner::Config, summary)
+            .because(format!("sgid_index {} here, {far} there", index(&facts.evidence.local)))
+            .turn(facts.knob("gid_index"))
+    })
+}
+
+/// S1-41 and S1-71: the wire drops it without a word.
+pub(super) fn qkey(facts: &Facts<'_>) -> Option<Verdict> {
+    let Symptom::Lost { .. } = facts.evidence.symptom else { return None };
+    let (ours, theirs) = (facts.evidence.local.qp.qkey, facts.far().and_then(|end| end.qp.qkey));
+    let differ = ours.zip(theirs).is_some_and(|(ours, theirs)| ours != theirs);
+    let counted = facts.remote("qkey_viol") + facts.remote("drop_bad_qkey");
+    (counted > 0 || differ).then(|| {
+        let shown =
+            |key: Option<u32>| key.map_or_else(|| "unknown".into(), |key| format!("{key:#x}"));
+        let summary = format!(
+            "datagrams carry Q_Key {}, and the receiver expects {}",
+            shown(ours),
+            shown(theirs)
+        );
+        silent(facts, Code::QkeyMismatch, Owner::Config, summary)
+            .because(format!("dropped for it at the peer: {counted}"))
+            .turn("qkey")
+    })
+}
+
+/// S1-24 and S1-69: both ends must start from the same number.
+pub(super) fn psn(facts: &Facts<'_>) -> Option<Verdict> {
+    let (sends, expects) = (facts.evidence.local.qp.sq_psn?, facts.far()?.qp.rq_psn?);
+    (is_silent(facts) && sends != expects).then(|| {
+        let summary =
+            format!("this end sends from PSN {sends:#x} on, and the peer expects {expects:#x}");
+        silent(facts, Code::PsnMismatch, Owner::Config, summary)
+            .because(format!("out_of_sequence of the peer: {}", facts.remote("out_of_sequence")))
+            .because(format!(
+                "duplicate_request of the peer: {}",
+                facts.remote("duplicate_request")
+            ))
+            .turn("sq_psn of this end, rq_psn of the peer")
+    })
+}
+
+pub(super) fn peer_not_ready(facts: &Facts<'_>) -> Option<Verdict> {
+    let state = facts.far()?.qp.state.as_deref();
+    let dropped = facts.remote("drop_qp_state") + facts.remote("drop_unknown_qp");
+    // Whoever has seen a request twice was ready for the first one: if it drops others now, that is since it failed itself.
+    let was_ready = facts.remote("duplicate_request") > 0;
+    let deaf = state.filter(|state| match *state {
+        "RESET" | "INIT" => true,
+        "ERR" => dropped > 0 && !was_ready,
+        _ => false,
+    });
+    let not_ready = deaf.is_some() || (dropped > 0 && !was_ready && state.is_none());
+    (is_silent(facts) && not_ready).then(|| {
+        let summary = match deaf {
+            Some(state) => {
+                format!("the queue pair of {} is in {state}, and takes nothing", facts.peer())
+            }
+            None => format!("{} has no queue pair that takes what is sent to it", facts.peer()),
+        };
+        silent(facts, Code::PeerNotReady, Owner::Remote, summary)
+            .because(format!("frames dropped there for its state: {dropped}"))
+            .turn("take the peer's queue pair to RTR before this end sends")
+    })
+}
+
+/// P04: the two ends differ, or only long packets get lost.
+pub(super) fn mtu(facts: &Facts<'_>) -> Option<Verdict> {
+    if !is_silent(facts) {
+        return None;
+    }
+    let ours = facts.evidence.local.qp.path_mtu;
+    let theirs = facts.far().and_then(|end| end.qp.path_mtu);
+    if let Some((ours, theirs)) = ours.zip(theirs).filter(|(ours, theirs)| ours != theirs) {
+        let summary = format!(
+            "path MTU mismatch {ours}/{theirs}: packets of one end are too long for the other"
+        );
+        return Some(
+            silent(facts, Code::MtuMismatch, Owner::Config, summary).turn(facts.knob("mtu")),
+        );
+    }
+    let (passed, lost) = facts.evidence.sizes.filter(|(passed, lost)| passed < lost)?;
+    let summary =
+        format!("only packets > {passed} bytes are lost: the network takes no longer ones");
+    let verdict = silent(facts, Code::MtuMismatch, Owner::Fabric, summary)
+        .because(format!("{passed} bytes arrived, {lost} did not"));
+    Some(verdict.turn(facts.knob("mtu")))
+}
+
+/// S3-10: alive, but later than the budget allows.
+pub(super) fn responder_slow(facts: &Facts<'_>) -> Option<Verdict> {
+    if !is_silent(facts) || matches!(facts.evidence.symptom, Symptom::Lost { .. }) {
+        return None;
+    }
+    let budget = facts.budget().flatten();
+    let gap = facts.far().and_then(|end| end.gap_ns);
+    let paused = budget.zip(gap).filter(|(budget, gap)| gap >= budget);
+    // Shared memory loses nothing: who is silent there does not poll.
+    let stands = facts.is_shared_memory() && facts.is_alive();
+    (paused.is_some() || stands).then(|| {
+        let summary =
+            format!("{} is alive, and did not poll for longer than the retry budget", facts.peer());
+        let verdict = silent(facts, Code::ResponderSlow, Owner::Remote, summary);
+        let verdict = match paused {
+            Some((budget, gap)) => verdict.because(format!(
+                "its poll loop stood for {}, the budget is {}",
+                millis(gap),
+                millis(budget)
+            )),
+            None => verdict.because("its control channel is open, and shared memory loses nothing"),
+        };
+        verdict.turn(facts.patience())
+    })
+}
+
+/// The peer has seen requests more than once: they arrive, and its answers do not.
+pub(super) fn ack_path_lost(facts: &Facts<'_>) -> Option<Verdict> {
+    let again = facts.remote("duplicate_request");
+    let lost = is_silent(facts) && again > 0 && !facts.is_shared_memory();
+    lost.then(|| {
+        let summary = format!(
+            "requests arrive at {} more than once, and its acknowledgements do not come back",
+            facts.peer()
+        );
+        silent(facts, Code::AckPathLost, Owner::Fabric, summary)
+            .because(format!("requests that it had seen before: {again}"))
+            .turn(facts.patience())
+    })
+}
+
+/// Nothing passes, as far as the other end can tell.
+pub(super) fn link_dead(facts: &Facts<'_>) -> Option<Verdict> {
+    if !is_silent(facts) {
+        return None;
+    }
+    let partly = matches!(facts.evidence.symptom, Symptom::Lost { arrived: 1.., .. });
+    let known = facts.far().is_some();
+    (known && !partly).then(|| {
+        let summary = if facts.is_alive() {
+            "nothing passes to the peer, and its control channel is open: the path between is dead"
+        } else {
+            "nothing passes to the peer within the retry budget"
+        };
+        silent(facts, Code::LinkDead, Owner::Fabric, summary)
+            .because("no request arrived there a second time")
+            .turn(facts.patience())
+    })
+}
+
+/// Silence, and nobody to ask.
+pub(super) fn nobody_answered(facts: &Facts<'_>) -> Option<Verdict> {
+    (is_silent(facts) && facts.far().is_none()).then(|| {
+        let summary = "nobody answered; whether requests or acknowledgements were lost, only the peer's counters tell";
+        silent(facts, Code::Unknown, Owner::Fabric, summary).turn(facts.patience())
+    })
+}
+
+/// S1-02 and S1-72: services that may lose messages lost some.
+pub(super) fn allowed_loss(facts: &Facts<'_>) -> Option<Verdict> {
+    let Symptom::Lost { sent, arrived } = facts.evidence.symptom else { return None };
+    let lossy = matches!(facts.evidence.local.qp.transport.as_deref(), Some("UC" | "UD"));
+    (lossy && arrived > 0).then(|| {
+        Verdict::ok(format!(
+            "{} of {sent} messages were lost, as this service may",
+            sent - arrived.min(sent)
+        ))
+    })
+}
