@@ -4,6 +4,7 @@ use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::ids::Psn;
 use crate::memory::Memory;
+use crate::migration;
 use crate::qp::Qp;
 use crate::qp::rq::scatter;
 use crate::qp::sq::Stage;
@@ -152,6 +153,7 @@ fn retry<M, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &mut Io<'_, M, C>) {
             qp.requester.retries_left = left;
             go_back(qp, dev);
         }
+        None if migration::escape(qp, dev) => {}
         None => {
             tally!(qp, dev, req_transport_retries_exceeded);
             qp.fail_send(dev, io.cq, WcStatus::RetryExc);
@@ -160,7 +162,7 @@ fn retry<M, C: CqSink>(qp: &mut Qp, dev: &mut Device, io: &mut Io<'_, M, C>) {
 }
 
 /// Has everything from `una` on sent again. The timer starts with the first packet.
-fn go_back(qp: &mut Qp, dev: &mut Device) {
+pub(crate) fn go_back(qp: &mut Qp, dev: &mut Device) {
     qp.sq.go_back();
     qp.book.sent_again();
     qp.requester.packet = 0;

@@ -19,6 +19,7 @@ pub mod ids;
 pub mod limits;
 pub mod local;
 pub mod memory;
+mod migration;
 mod multicast;
 pub mod port;
 pub mod qp;

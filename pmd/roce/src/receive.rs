@@ -5,6 +5,7 @@ use crate::device::{Device, Io};
 use crate::frame;
 use crate::ids::Qpn;
 use crate::memory::Memory;
+use crate::migration;
 use crate::qp::Qp;
 use crate::qp::table::QpTable;
 use crate::responder::{self, inbound::Fault, refuse};
@@ -65,7 +66,13 @@ fn packet<M: Memory, C: CqSink>(
         return Ok(0);
     }
     let qp = qps.get_mut(bth.dest_qp).ok_or(DropReason::UnknownQp)?;
-    admit(qp, dev, &frame.flow, bth.opcode.class(), bth.pkey)?;
+    match admit(qp, dev, &frame.flow, bth.opcode.class(), bth.pkey) {
+        Err(DropReason::WrongAddress) if migration::follow(qp, dev, &frame.flow, bth.mig_req) => {}
+        admitted => admitted?,
+    }
+    if !qp.mig_req() {
+        migration::note(qp, dev, &frame.flow, bth.mig_req);
+    }
     let is_response = bth.opcode.operation().is_response();
     match qp.transport() {
         Transport::Ud | Transport::RawPacket => {

@@ -264,6 +264,7 @@ fn send_packet<M: Memory, C: CqSink>(
 
     let mut headers = request(qp, wqe, number, offset);
     headers.bth.psn = psn;
+    headers.bth.mig_req = qp.mig_req();
     headers.bth.solicited =
         is_last && wqe.flags.contains(SendFlags::SOLICITED) && may_solicit(&wqe.op());
     headers.bth.ack_req = is_reliable(qp)

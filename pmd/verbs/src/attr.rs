@@ -59,7 +59,7 @@ impl Device {
             max_srq_wr: MAX_SRQ_WR,
             max_ah: count(MAX_AHS),
             max_qp_rd_atom: MAX_RD_ATOMIC,
-            auto_path_mig: false,
+            auto_path_mig: self.auto_path_mig(),
         }
     }
 

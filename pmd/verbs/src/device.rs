@@ -61,6 +61,8 @@ pub struct DeviceConfig {
     pub wire: WireChoice,
     /// Whether peers of this host may map exported memory; without, they get packets.
     pub one_copy: bool,
+    /// Whether connections can have an alternate path to migrate to: packets only, shared memory has one path.
+    pub auto_path_mig: bool,
     /// Lcores that will use it, 1 to [`MAX_LCORES`].
     pub lcores: u32,
     /// Whether RLIMIT_MEMLOCK bounds registrations, as a NIC driver would have it.
@@ -76,6 +78,7 @@ impl Default for DeviceConfig {
             address: None,
             wire: WireChoice::Auto,
             one_copy: true,
+            auto_path_mig: false,
             lcores: 1,
             memlock: Memlock::Check,
             disturb: Disturb::default(),
@@ -144,6 +147,7 @@ struct Shared {
     name: String,
     lcores: u32,
     path: PathWish,
+    auto_path_mig: bool,
     gid: Gid,
     mtu: PathMtu,
     netdev: Option<String>,
@@ -235,6 +239,7 @@ impl Device {
                 name: config.name.clone(),
                 lcores: config.lcores,
                 path,
+                auto_path_mig: config.auto_path_mig,
                 gid,
                 mtu,
                 netdev,
@@ -312,6 +317,7 @@ impl Device {
             gids: vec![self.shared.gid],
             second_port: Vec::new(),
             seed: pmd_mem::os_entropy(),
+            auto_path_mig: self.shared.auto_path_mig,
             max_qps: MAX_QPS,
             max_srqs: MAX_SRQS,
             max_ahs: MAX_AHS,
@@ -345,6 +351,10 @@ impl Device {
 
     pub(crate) fn table(&self) -> &MemoryTable {
         &self.shared.table
+    }
+
+    pub(crate) fn auto_path_mig(&self) -> bool {
+        self.shared.auto_path_mig
     }
 
     pub(crate) fn next_pd(&self) -> u32 {

@@ -79,7 +79,9 @@ impl fmt::Display for Given<'_> {
         show(AttrMask::MAX_QP_RD_ATOMIC, &attr.max_rd_atomic)?;
         show(AttrMask::TIMEOUT, &attr.timeout)?;
         show(AttrMask::RETRY_CNT, &attr.retry_cnt)?;
-        show(AttrMask::RNR_RETRY, &attr.rnr_retry)
+        show(AttrMask::RNR_RETRY, &attr.rnr_retry)?;
+        show(AttrMask::ALT_PATH, &attr.alt_av.dgid)?;
+        show(AttrMask::PATH_MIG_STATE, &attr.path_mig_state)
     }
 }
 

@@ -54,6 +54,7 @@ impl DeviceKind for Soft {
                 faults: request.faults.to_vec(),
                 ..Disturb::default()
             },
+            ..DeviceConfig::default()
         };
         let device = pmd_verbs::Device::open(&config).map_err(|error| match error {
             OpenError::Address { .. }

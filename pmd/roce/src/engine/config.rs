@@ -18,6 +18,8 @@ pub struct EngineConfig {
     /// Randomness of the caller: where the generations of QPNs start, so that a process hardly
     /// takes on the numbers of one that died before it.
     pub seed: u64,
+    /// Whether connections can have an alternate path to migrate to.
+    pub auto_path_mig: bool,
     /// Queue pairs to make room for.
     pub max_qps: usize,
     /// Shared receive queues to make room for.
@@ -42,6 +44,7 @@ impl EngineConfig {
             gids,
             second_port: Vec::new(),
             seed: 0,
+            auto_path_mig: false,
             max_qps: 64,
             max_srqs: 8,
             max_ahs: 64,

@@ -1,5 +1,7 @@
 //! Attributes of a queue pair: what it is created with, what `modify` sets and `query` reads.
 
+use core::fmt;
+
 use crate::ids::{CqId, Gid, LinkId, PathMtu, PdId, Psn, Qpn, Srqn, XrcdId};
 use crate::qp::state::{QpState, TransitionError, Transport};
 use crate::work::Access;
@@ -115,6 +117,36 @@ impl AddressVector {
     }
 }
 
+/// Where automatic path migration stands; values of `enum ibv_mig_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum PathMigState {
+    /// On the path in use for good; so begins every queue pair.
+    #[default]
+    Migrated = 0,
+    /// An alternate path is loaded, and the peer has not said the same yet.
+    Rearm = 1,
+    /// Both ends have an alternate path: the device takes it when it must.
+    Armed = 2,
+}
+
+impl PathMigState {
+    /// The name that verbs use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Migrated => "MIGRATED",
+            Self::Rearm => "REARM",
+            Self::Armed => "ARMED",
+        }
+    }
+}
+
+impl fmt::Display for PathMigState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// Attributes that `modify` sets where the mask says so, and `query` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttr {
@@ -154,6 +186,16 @@ pub struct QpAttr {
     pub max_dest_rd_atomic: u8,
     /// The peer's queue pair.
     pub dest_qpn: Qpn,
+    /// The path to go on over when the first one is dead; to address 0 while none is loaded.
+    pub alt_av: AddressVector,
+    /// Index into the partition table on that path.
+    pub alt_pkey_index: u16,
+    /// Port of that path, from 1.
+    pub alt_port: u8,
+    /// Local ACK timeout on that path.
+    pub alt_timeout: u8,
+    /// Whether that path is ready to be taken.
+    pub path_mig_state: PathMigState,
 }
 
 impl QpAttr {
@@ -178,6 +220,11 @@ impl QpAttr {
             max_rd_atomic: 0,
             max_dest_rd_atomic: 0,
             dest_qpn: Qpn::new(0),
+            alt_av: AddressVector::to(Gid([0; 16])),
+            alt_pkey_index: 0,
+            alt_port: 1,
+            alt_timeout: 0,
+            path_mig_state: PathMigState::Migrated,
         }
     }
 }

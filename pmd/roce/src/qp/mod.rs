@@ -12,7 +12,7 @@ pub mod state;
 pub mod stats;
 pub(crate) mod table;
 
-use attr::{QpAttr, QpInit};
+use attr::{PathMigState, QpAttr, QpInit};
 use rq::{Receive, RecvQueue};
 use sq::SendQueue;
 use state::{QpState, Transport};
@@ -21,6 +21,7 @@ use stats::Book;
 use crate::ids::{Gid, Instant, Psn, Qpn};
 use crate::local::requester::Local;
 use crate::memory::Asker;
+use crate::migration::Alternate;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::sink::Flow;
@@ -36,6 +37,8 @@ pub(crate) struct Qp {
     pub(crate) qpn: Qpn,
     /// Attributes; `attr.state` is its state, changed by [`Qp::enter`] alone.
     pub(crate) attr: QpAttr,
+    /// Toward the peer over the alternate path, while one is loaded.
+    pub(crate) alternate: Option<Box<Alternate>>,
     /// Toward the peer; set at RTR. UD: only the source port is meant.
     pub(crate) flow: Flow,
     pub(crate) requester: Requester,
@@ -67,6 +70,7 @@ impl Qp {
             slot,
             qpn,
             attr: QpAttr::new(QpState::Reset),
+            alternate: None,
             flow: NOWHERE,
             requester: Requester::new(),
             responder: Responder::new(),
@@ -104,6 +108,7 @@ impl Qp {
     pub(crate) fn reset(&mut self, now: Instant) {
         self.enter(QpState::Reset, now);
         self.attr = QpAttr::new(QpState::Reset);
+        self.alternate = None;
         self.flow = NOWHERE;
         self.requester = Requester::new();
         self.responder = Responder::new();
@@ -122,6 +127,11 @@ impl Qp {
     /// handle says so.
     pub(crate) const fn is_local(&self) -> bool {
         self.attr.av.link.is_some()
+    }
+
+    /// What its packets say of automatic path migration.
+    pub(crate) fn mig_req(&self) -> bool {
+        self.attr.path_mig_state == PathMigState::Migrated
     }
 
     /// The class of its packets.

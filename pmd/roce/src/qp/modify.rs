@@ -2,7 +2,7 @@
 //! applied.
 
 use super::Qp;
-use super::attr::{ModifyQpError, QpAttr};
+use super::attr::{ModifyQpError, PathMigState, QpAttr};
 use super::state::{self, AttrMask, QpState, Transport};
 use crate::address;
 use crate::device::{Device, Io};
@@ -30,6 +30,7 @@ pub(crate) fn check(
     let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
     state::check(qp.transport(), from, to, mask)?;
     values(dev, attr, mask)?;
+    migration(qp, dev, attr, mask)?;
     Ok(to)
 }
 
@@ -46,9 +47,6 @@ fn values(dev: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpErr
         need(bit, field, u64::from(value), value <= max, text)
     };
     use AttrMask as M;
-    let apm = "automatic path migration is not supported: leave it out";
-    need(M::ALT_PATH, "alt_ah_attr", 0, false, apm)?;
-    need(M::PATH_MIG_STATE, "path_mig_state", 0, false, apm)?;
     let port = "must be a port of the device, counted from 1";
     need(M::PORT, "port_num", attr.port.into(), dev.ports.get(attr.port).is_some(), port)?;
     let one_pkey = "the partition table has one entry, index 0";
@@ -80,6 +78,52 @@ fn values(dev: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpErr
     Ok(())
 }
 
+/// Checks the alternate path and what is to become of it.
+fn migration(qp: &Qp, dev: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpError> {
+    let refuse = |field, value, need| Err(ModifyQpError::Value { field, value, need });
+    let loads = mask.contains(AttrMask::ALT_PATH);
+    let orders = mask.contains(AttrMask::PATH_MIG_STATE);
+    if !loads && !orders {
+        return Ok(());
+    }
+    let field = if loads { "alt_ah_attr" } else { "path_mig_state" };
+    if !dev.config.auto_path_mig {
+        return refuse(field, 0, "automatic path migration is not supported: leave it out");
+    }
+    let is_local = match mask.contains(AttrMask::AV) && qp.state() == QpState::Init {
+        true => attr.av.link.is_some(),
+        false => qp.is_local(),
+    };
+    if is_local || attr.alt_av.link.is_some() && loads {
+        return refuse(field, 0, "there is one path through shared memory: leave it out");
+    }
+    if loads {
+        address::check(&attr.alt_av, &dev.ports)?;
+        let port = u64::from(attr.alt_port);
+        if attr.alt_port != attr.alt_av.port {
+            return refuse("alt_port_num", port, "must be the port of alt_ah_attr");
+        }
+        if attr.alt_pkey_index != 0 {
+            let need = "the partition table has one entry, index 0";
+            return refuse("alt_pkey_index", attr.alt_pkey_index.into(), need);
+        }
+        if attr.alt_timeout > 31 {
+            return refuse("alt_timeout", attr.alt_timeout.into(), "a field of 5 bits, 0 to 31");
+        }
+    }
+    match attr.path_mig_state {
+        PathMigState::Rearm if orders && !loads && qp.alternate.is_none() => {
+            refuse("path_mig_state", 1, "REARM needs an alternate path: give alt_ah_attr")
+        }
+        PathMigState::Armed if orders => refuse(
+            "path_mig_state",
+            2,
+            "ARMED comes by itself once the peer is ready: ask for REARM",
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Applies what [`check`] has allowed.
 pub(crate) fn apply<M, C: CqSink>(
     qp: &mut Qp,
@@ -99,6 +143,14 @@ pub(crate) fn apply<M, C: CqSink>(
     }
     if mask.contains(AttrMask::AV) && to != QpState::Rtr {
         aim(qp, dev);
+    }
+    if mask.contains(AttrMask::ALT_PATH) {
+        (qp.attr.alt_av, qp.attr.alt_pkey_index) = (attr.alt_av, attr.alt_pkey_index);
+        (qp.attr.alt_port, qp.attr.alt_timeout) = (attr.alt_port, attr.alt_timeout);
+        crate::migration::load(qp, dev);
+    }
+    if mask.contains(AttrMask::PATH_MIG_STATE) {
+        crate::migration::order(qp, dev, attr.path_mig_state);
     }
     if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
         qp.responder.replies.resize(qp.attr.max_dest_rd_atomic);
@@ -174,10 +226,7 @@ fn aim(qp: &mut Qp, dev: &Device) {
         qp.flow.src_port = udp::source_port_of_sender(qp.qpn);
         return;
     }
-    let src_port = match av.flow_label {
-        0 => udp::source_port_of_pair(qp.qpn, qp.attr.dest_qpn),
-        label => udp::source_port_of_flow(label),
-    };
+    let src_port = udp::source_port(av.flow_label, qp.qpn, qp.attr.dest_qpn);
     // Always there: the vector was checked.
     let Ok(src) = address::check(av, &dev.ports) else { return };
     qp.flow = address::flow(av, src, &dev.config, src_port);

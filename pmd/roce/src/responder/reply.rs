@@ -293,7 +293,9 @@ fn send_response<M: Memory, C>(
 
 fn headers(qp: &Qp, operation: Operation, psn: Psn) -> Headers {
     let opcode = Opcode::of(qp.class(), operation).expect("a reliable class has all responses");
-    Headers::new(Bth::new(opcode, qp.attr.dest_qpn, psn))
+    let mut headers = Headers::new(Bth::new(opcode, qp.attr.dest_qpn, psn));
+    headers.bth.mig_req = qp.mig_req();
+    headers
 }
 
 /// Memory that a READ was granted is gone in the middle of the responses: the rest is refused at

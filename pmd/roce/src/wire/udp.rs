@@ -26,6 +26,14 @@ pub const fn source_port_of_pair(local: Qpn, remote: Qpn) -> u16 {
     source_port_of_flow((mixed & 0xf_ffff) as u32)
 }
 
+/// Source port of a connection whose path may have a flow label; 0 is none.
+pub const fn source_port(label: u32, local: Qpn, remote: Qpn) -> u16 {
+    match label {
+        0 => source_port_of_pair(local, remote),
+        label => source_port_of_flow(label),
+    }
+}
+
 /// Source port of what a datagram queue pair sends.
 pub const fn source_port_of_sender(local: Qpn) -> u16 {
     // Multiplicative hash by the golden ratio, of which the top 14 bits remain.

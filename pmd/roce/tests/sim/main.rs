@@ -9,6 +9,7 @@ mod drained;
 mod errors;
 mod goodput;
 mod harness;
+mod migration;
 mod model;
 mod ordering;
 mod ports;
