@@ -1,5 +1,6 @@
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 use crate::segment::{AccessError, Segment};
@@ -181,6 +182,19 @@ impl Bytes<'_> {
     pub(crate) unsafe fn copy_from_raw(self, from: *const u8) {
         // SAFETY: the caller's contract, and the span keeps these mapped.
         unsafe { copy::copy(self.at.as_ptr(), from, self.len) };
+    }
+
+    /// Copies as many bytes of shared words to them. False, and nothing is copied, where there are not as many, or these are
+    /// read-only.
+    #[inline(always)]
+    #[must_use = "nothing was copied where this is false"]
+    pub fn copy_from_words(self, from: &[AtomicU64]) -> bool {
+        let fits = self.writable && self.len <= size_of_val(from);
+        if fits {
+            // SAFETY: the words are mapped as long as they are borrowed, and tolerate others.
+            unsafe { self.copy_from_raw(from.as_ptr().cast()) };
+        }
+        fits
     }
 
     /// The address of the first.

@@ -213,6 +213,12 @@ impl PeerWords {
         self.0.get(index).map(PeerWordRef)
     }
 
+    /// All of them.
+    #[inline]
+    pub fn as_slice(&self) -> &[AtomicU64] {
+        &self.0
+    }
+
     /// Copies the bytes of the words from this index on to `to`; `skip` of them come before. False, and nothing is copied, where
     /// there are not as many, or `to` is read-only.
     #[inline(always)]

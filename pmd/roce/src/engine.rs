@@ -3,7 +3,7 @@
 //! An [`Engine`] belongs to one lcore. Methods come in four kinds: *commands* (`create_*`,
 //! `modify_*`, `post_*`, `destroy_*`), *inputs* (`handle_*`), *outputs* (`poll_*`) and getters.
 //! Call, in this order and once per turn of the loop: [`Engine::handle_frame`] for every frame,
-//! [`Engine::handle_record`] for every record of a link, [`Engine::handle_timeout`],
+//! [`Engine::handle_arrivals`] and [`Engine::handle_record`] for what came by a link, [`Engine::handle_timeout`],
 //! then commands at will, then [`Engine::poll_transmit`], then [`Engine::poll_event`] until empty.
 //! [`Engine::poll_timeout`] says how long the loop may sleep. Where memory is shared with peers,
 //! [`Engine::publish`] follows every command and timeout.
@@ -20,7 +20,7 @@ use crate::event::AsyncEvent;
 use crate::ids::{Gid, Instant, LinkId, Qpn, Srqn};
 use crate::limits::{POLL_BUDGET, TURN_BUDGET};
 use crate::local::responder::Taken;
-use crate::local::{self, Arrived, LocalPeer, Record};
+use crate::local::{self, Arrivals, Arrived, LocalPeer, Record};
 use crate::memory::Memory;
 use crate::qp;
 use crate::qp::attr::{AddressVector, CreateQpError, ModifyQpError, QpAttr, QpInit};
@@ -276,8 +276,8 @@ impl Engine {
         self.device.srqs.post(srqn, wr)
     }
 
-    /// Shows peers on the same host what has changed since the last time. Call it after commands and
-    /// timeouts, before the consumer sees the completions they caused: once it knows that a queue
+    /// Shows peers on the same host what has changed since the last time. Call it after commands,
+    /// arrivals and timeouts, before the consumer sees the completions they caused: once it knows that a queue
     /// pair is in Error, it may reuse memory that a peer would still use. The other methods that
     /// get `peers` do this themselves.
     pub fn publish(&mut self, peers: &mut impl LocalPeer) {
@@ -301,10 +301,25 @@ impl Engine {
         outcome
     }
 
+    /// Takes the usual messages at the front of a link's ring, at most `budget` of them; returns how
+    /// many. What is at the front then is for [`Engine::handle_record`], and after it this can go on.
+    #[inline]
+    pub fn handle_arrivals(
+        &mut self,
+        link: LinkId,
+        arrivals: &mut impl Arrivals,
+        budget: usize,
+        cq: &mut impl CqSink,
+    ) -> usize {
+        let Self { qps, device } = self;
+        let taken = local::arrivals::take(qps, device, cq, link, arrivals, budget);
+        self.fail_overrun(cq);
+        taken
+    }
+
     /// Takes one record from a link. False: the record must stay in the ring and come again, since
     /// an answer to it has no room or its bytes are not mapped yet.
     #[expect(clippy::too_many_arguments, reason = "what a caller lends is an argument each")]
-    #[inline]
     pub fn handle_record(
         &mut self,
         now: Instant,
@@ -318,14 +333,7 @@ impl Engine {
         let mut io = Io { now, mem, cq };
         let dev = &mut self.device;
         let taken = match self.qps.get_mut(record.dst) {
-            Some(qp) => {
-                use local::responder::{handle, take_usual};
-                if take_usual(qp, dev, io.cq, peers, link, record, payload) {
-                    Taken::Yes
-                } else {
-                    handle(qp, dev, &mut io, peers, link, record, payload)
-                }
-            }
+            Some(qp) => local::responder::handle(qp, dev, &mut io, peers, link, record, payload),
             None => {
                 let reason = DropReason::UnknownQp;
                 local::responder::turn_away(dev, peers, link, record, reason)

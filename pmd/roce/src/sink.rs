@@ -2,7 +2,7 @@
 
 use crate::ids::{CqId, Gid, Qpn};
 use crate::wire::packet::DropReason;
-use crate::work::{Completion, CqOverrun};
+use crate::work::{Completion, CqOverrun, WcOpcode};
 
 /// The IP and UDP fields of a frame that vary; the destination port is always 4791.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,5 +87,23 @@ pub trait CqSink {
             self.push(cq, completion)?;
         }
         Ok(())
+    }
+
+    /// Appends as many completions as `fill` says that it wrote, from the first on, into the slots that
+    /// it is lent: they lie in a row, and there are none where the queue is full.
+    ///
+    /// # Errors
+    /// [`CqOverrun`] when what was written is lost.
+    #[inline]
+    fn fill(
+        &mut self,
+        cq: CqId,
+        fill: impl FnOnce(&mut [Completion]) -> usize,
+    ) -> Result<(), CqOverrun> {
+        let mut slot = [Completion::new(WcOpcode::Recv, 0)];
+        match fill(&mut slot) {
+            0 => Ok(()),
+            _ => self.push(cq, slot[0]),
+        }
     }
 }

@@ -132,6 +132,15 @@ impl Srqs {
         self.get_mut(srqn).ok_or(PostRecvError::NoSuchSrq(srqn))?.queue.post(wr)
     }
 
+    /// The receives of a queue that gives any, their domain, and how many are there for queue pairs
+    /// that had some.
+    #[inline]
+    pub(crate) fn queue_of(&mut self, srqn: Srqn) -> Option<(&mut RecvQueue, PdId, usize)> {
+        let srq = self.get_mut(srqn).filter(|srq| !srq.failed)?;
+        let spare = srq.queue.len().saturating_sub(srq.reserve);
+        Some((&mut srq.queue, srq.pd, spare as usize))
+    }
+
     /// The queue gives no receive any more. False: it failed before.
     pub(crate) fn fail(&mut self, srqn: Srqn) -> Result<bool, ResourceError> {
         let srq = self.get_mut(srqn).ok_or(ResourceError::NotFound)?;
@@ -157,8 +166,7 @@ impl Srqs {
 }
 
 impl Device {
-    /// Takes the oldest receive of a shared queue, to complete on `cq`; raises the limit event when
-    /// the queue drops below its limit by that.
+    /// Takes the oldest receive of a shared queue, to complete on `cq`.
     pub(crate) fn take_shared(&mut self, srqn: Srqn, receive: &mut Receive, cq: CqId) -> bool {
         let Some(srq) = self.srqs.get_mut(srqn) else { return false };
         if srq.failed {
@@ -171,10 +179,17 @@ impl Device {
             return false;
         }
         receive.had_shared = true;
+        self.note_shared_taken(srqn);
+        true
+    }
+
+    /// Receives were taken out of a shared queue: raises the limit event where it has dropped below its
+    /// limit by that.
+    pub(crate) fn note_shared_taken(&mut self, srqn: Srqn) {
+        let Some(srq) = self.srqs.get_mut(srqn) else { return };
         if srq.queue.len() < srq.limit {
             srq.limit = 0;
             self.events.raise(AsyncEvent::SrqLimitReached(srqn));
         }
-        true
     }
 }

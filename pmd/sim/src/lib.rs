@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod agenda;
+mod arrivals;
 pub mod connect;
 pub mod cq;
 pub mod fault;

@@ -39,5 +39,8 @@ pub const POLL_NS: u64 = 400;
 /// Turns in a row that may do nothing although a timer is due; more mean that the engine is stuck.
 pub const IDLE_TURNS: u32 = 1000;
 
+/// Plain messages of a ring that are shown in a row at most.
+pub const RUN: usize = 3;
+
 /// Queue pairs, shared receive queues and address handles per host.
 pub const OBJECTS: usize = 256;

@@ -170,10 +170,16 @@ impl Fabric {
         link.judged = link.sampled;
     }
 
-    /// Takes the next record that is visible to this host.
+    /// The next record that is visible to this host.
+    pub(crate) fn front(&self, host: HostId, link: LinkId) -> Option<&Entry> {
+        let ring = &self.rings[self.hosts[host.0].links[link.0 as usize].inbound];
+        ring.entries.front().filter(|entry| entry.end <= ring.published)
+    }
+
+    /// Takes it.
     pub(crate) fn take(&mut self, host: HostId, link: LinkId) -> Option<Entry> {
+        self.front(host, link)?;
         let ring = &mut self.rings[self.hosts[host.0].links[link.0 as usize].inbound];
-        ring.entries.front().filter(|entry| entry.end <= ring.published)?;
         let entry = ring.entries.pop_front()?;
         ring.taken = entry.end;
         Some(entry)
@@ -246,6 +252,15 @@ impl Fabric {
         self.hosts[host.0].gone = true;
     }
 
+    /// A queue pair at the other end of a link, as its page shows it.
+    pub(crate) fn target(&self, host: HostId, link: LinkId, qpn: Qpn) -> Target {
+        let peer = &self.hosts[self.hosts[host.0].links[link.0 as usize].peer.0];
+        if peer.gone {
+            return Target::Gone;
+        }
+        peer.shown.get(&qpn).map_or(Target::Absent, |page| Target::Qp(*page))
+    }
+
     /// Whether a region of a link's peer is mapped here; asking for it starts the mapping.
     fn is_mapped(
         &mut self,
@@ -292,6 +307,11 @@ impl Fabric {
 }
 
 impl Entry {
+    /// Whether its bytes are still in the sender's memory.
+    pub(crate) const fn is_borrowed(&self) -> bool {
+        matches!(self.payload, Payload::Pull { .. })
+    }
+
     const fn size(&self) -> u64 {
         match &self.payload {
             Payload::Inline(bytes) => record_size(bytes.len()),
@@ -507,11 +527,7 @@ impl LocalPeer for Peers<'_> {
     }
 
     fn target(&self, link: LinkId, qpn: Qpn) -> Target {
-        let peer = self.peer(link);
-        if peer.gone {
-            return Target::Gone;
-        }
-        peer.shown.get(&qpn).map_or(Target::Absent, |page| Target::Qp(*page))
+        self.fabric.target(self.host, link, qpn)
     }
 
     fn glance(&self, link: LinkId, _: Qpn) -> Option<u64> {

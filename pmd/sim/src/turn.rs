@@ -5,6 +5,7 @@ use core::fmt::Write;
 use pmd_roce::ids::Instant;
 use pmd_roce::sink::{Frame, IpId};
 
+use crate::arrivals::Arrivals;
 use crate::host::{Host, HostId};
 use crate::limits;
 use crate::link::Peers;
@@ -69,6 +70,15 @@ impl World {
         let links: Vec<_> = self.fabric.links(id).map(|(link, _)| link).collect();
         for link in links {
             while self.fabric.may_take(now, id) {
+                // Runs of any length: also the usual message must get along without one.
+                let budget = self.runs.index(limits::RUN + 1);
+                let (fabric, memory, trace) = (&mut self.fabric, &self.memory, &mut self.trace);
+                let mut arrivals = Arrivals { host: id, link, now, fabric, memory, trace };
+                let taken = engine.handle_arrivals(link, &mut arrivals, budget, cqs);
+                work += taken;
+                if taken > 0 {
+                    continue;
+                }
                 let Some(entry) = self.fabric.take(id, link) else {
                     self.fabric.drained(id, link);
                     break;

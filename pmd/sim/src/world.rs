@@ -31,6 +31,8 @@ use crate::trace::Trace;
 pub struct World {
     now: Instant,
     pub(crate) rng: Rng,
+    /// How messages of shared memory are taken: something that nobody outside can tell.
+    pub(crate) runs: Rng,
     pub(crate) trace: Trace,
     pub(crate) agenda: Agenda,
     pub(crate) hosts: Vec<Host>,
@@ -47,6 +49,7 @@ impl World {
         Self {
             now: Instant(0),
             rng,
+            runs: Rng::new(!seed),
             trace: Trace::new(seed),
             agenda: Agenda::default(),
             hosts: Vec::new(),

@@ -166,6 +166,12 @@ impl<'a> Known<'a> {
         self.key.0 == key.0
     }
 
+    /// Whether its key gives all of these rights.
+    #[inline]
+    pub const fn allows(&self, rights: Access) -> bool {
+        self.access.contains(rights)
+    }
+
     /// Its number.
     #[inline]
     pub const fn region(&self) -> u32 {

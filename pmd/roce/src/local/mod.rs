@@ -5,6 +5,7 @@
 //! implemented by the shared-memory wire and by the simulator, so that the local path is as
 //! sans-IO as the packet path.
 
+pub(crate) mod arrivals;
 mod attempt;
 pub(crate) mod datagram;
 pub(crate) mod lane;
@@ -16,7 +17,7 @@ mod straight;
 
 pub use nobody::Nobody;
 
-use crate::ids::{LinkId, PdId, Psn, Qpn, Rkey, Srqn};
+use crate::ids::{LinkId, Lkey, PdId, Psn, Qpn, Rkey, Srqn};
 use crate::memory::AtomicOp;
 use crate::qp::state::QpState;
 use crate::sink::Flow;
@@ -176,6 +177,52 @@ pub trait Arrived {
     /// its queue pair has left RTS and SQD, so that what was copied counts only if the published
     /// page says afterwards that it has not.
     fn is_borrowed(&self) -> bool;
+}
+
+/// What there is to say of a plain message that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plain {
+    /// Message bytes.
+    pub len: u32,
+    /// The sender asks for a solicited event.
+    pub solicited: bool,
+}
+
+/// The plain messages at the front of a ring, for whoever takes usual ones one after the other: SENDs of
+/// at least one byte, with neither immediate data nor a shared receive queue.
+///
+/// It may refuse to show any of them. Whatever is at the front then is a [`Record`] like any other.
+pub trait Arrivals {
+    /// Those for one queue pair, with their bytes behind them in the ring, or
+    /// [borrowed](Arrived::is_borrowed).
+    type Messages<'a, const BORROWED: bool>: Messages
+    where
+        Self: 'a;
+
+    /// The queue pair that the message at the front is for, and whether its bytes are borrowed.
+    fn front(&self) -> Option<(Qpn, bool)>;
+
+    /// Those from `src` to `dst`, into memory of one key.
+    fn messages<const BORROWED: bool>(
+        &mut self,
+        dst: Qpn,
+        src: Qpn,
+        pd: PdId,
+        lkey: Lkey,
+    ) -> Option<Self::Messages<'_, BORROWED>>;
+}
+
+/// The plain messages from one queue pair to another, as long as nothing else lies between them.
+pub trait Messages {
+    /// Copies the message at the front to the start of a local element, if it has this number, there is
+    /// room for it, and nothing is special about it. Else, what was copied does not count.
+    fn copy(&mut self, seq: Psn, into: &Sge) -> Option<Plain>;
+
+    /// Takes the message that was copied last out of the ring.
+    fn advance(&mut self);
+
+    /// As [`LocalPeer::target`], of the queue pair that they come from.
+    fn sender(&self) -> Target;
 }
 
 /// Two queue pairs that are connected, and the protection domain of each.

@@ -7,7 +7,7 @@ use super::{
 use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
-use crate::ids::{LinkId, PdId};
+use crate::ids::{LinkId, PdId, Qpn};
 use crate::memory::Memory;
 use crate::qp::Qp;
 use crate::qp::state::{QpState, Transport};
@@ -24,53 +24,6 @@ pub(crate) enum Taken {
     Yes,
     /// An answer has no room, or the bytes are not mapped yet.
     Later,
-}
-
-/// Takes the usual record, the SEND that a connection expects next, straight into the oldest receive
-/// of the queue pair's own. False: it is something else, nothing has changed, and [`handle`] has the
-/// rules for it.
-#[inline]
-pub(crate) fn take_usual<C: CqSink>(
-    qp: &mut Qp,
-    dev: &mut Device,
-    cq: &mut C,
-    peers: &impl LocalPeer,
-    link: LinkId,
-    record: &Record,
-    payload: &mut impl Arrived,
-) -> bool {
-    let is_usual = record.kind == RecordKind::Send
-        && record.src == qp.attr.dest_qpn
-        && qp.attr.av.link == Some(link)
-        && qp.state() == QpState::Rts
-        && qp.transport() == Transport::Rc
-        && record.seq == qp.local.expected
-        && record.srqn.is_none()
-        && qp.init.srq.is_none()
-        && !qp.receive.open;
-    if !is_usual {
-        return false;
-    }
-    let Some((wr_id, sge)) = qp.rq.front() else { return false };
-    if record.len > sge.len {
-        return false;
-    }
-    let place = Sge { len: record.len, ..sge };
-    if record.len > 0 && payload.copy_to(qp.init.pd, 0, &place).is_err() {
-        return false;
-    }
-    if payload.is_borrowed() && !still_sends(peers, link, record) {
-        // The sender's consumer may have changed the bytes during the copy.
-        return false;
-    }
-    qp.rq.pop_front();
-    qp.local.expected = qp.local.expected.plus(1);
-    qp.local.refused = false;
-    dev.counters.rx_bytes += u64::from(record.len);
-    let received = Completion::new(WcOpcode::Recv, record.len);
-    let received = received.with_imm(record.imm).with_solicited(record.solicited);
-    qp.complete_front(dev, cq, wr_id, received);
-    true
 }
 
 /// Takes a record for a queue pair.
@@ -145,7 +98,7 @@ pub(crate) fn turn_away(
     record: &Record,
     reason: DropReason,
 ) -> Taken {
-    if !record.kind.is_answer() && still_sends(peers, link, record) {
+    if !record.kind.is_answer() && still_sends(peers.target(link, record.src), record.dst) {
         let answer = answer(record, Syndrome::Nak(NakCode::PsnSequenceError));
         if push(peers, link, &answer) == Push::Full {
             return Taken::Later;
@@ -272,7 +225,7 @@ fn deliver<M: Memory, C: CqSink, P: LocalPeer>(
             return Err(Fault::ReceiveTooSmall.into());
         }
         fill(qp, payload, 0, record.len)?;
-        if payload.is_borrowed() && !still_sends(peers, link, record) {
+        if payload.is_borrowed() && !still_sends(peers.target(link, record.src), record.dst) {
             // The sender's consumer may have changed the bytes during the copy.
             return Err(Obstacle::Lost);
         }
@@ -330,12 +283,10 @@ fn violated<M: Memory, C: CqSink>(
     qp.enter_error(dev, io.cq, Some(event));
 }
 
-/// Whether the sender of a record still is what it was when it pushed it.
-fn still_sends(peers: &impl LocalPeer, link: LinkId, record: &Record) -> bool {
-    match peers.target(link, record.src) {
-        Target::Qp(page) => {
-            matches!(page.state, QpState::Rts | QpState::Sqd) && page.peer == record.dst
-        }
+/// Whether the sender of a record for `dst` still is what it was when it pushed it.
+pub(super) fn still_sends(sender: Target, dst: Qpn) -> bool {
+    match sender {
+        Target::Qp(page) => matches!(page.state, QpState::Rts | QpState::Sqd) && page.peer == dst,
         Target::Absent | Target::Gone => false,
     }
 }

@@ -74,19 +74,6 @@ impl Qp {
         self.end_receive(dev, cq, WcStatus::Success, received);
     }
 
-    /// Completes a receive that never was open, since its message came in one piece.
-    #[inline(always)]
-    pub(crate) fn complete_front(
-        &mut self,
-        dev: &mut Device,
-        cq: &mut impl CqSink,
-        wr_id: WrId,
-        received: Completion,
-    ) {
-        let completion = self.completion(wr_id, WcStatus::Success, received);
-        self.push_receive(dev, cq, self.init.recv_cq, completion);
-    }
-
     /// Completes the open receive, if there is one, with an error.
     pub(crate) fn fail_receive(
         &mut self,
@@ -182,6 +169,13 @@ impl Qp {
         dev.note_overrun(self.init.send_cq);
     }
 
+    /// The completion queue for receives takes no more.
+    #[cold]
+    pub(crate) fn lose_recv_cq(&mut self, dev: &mut Device, cq: CqId) {
+        self.recv_cq_lost = true;
+        dev.note_overrun(cq);
+    }
+
     #[inline(always)]
     fn push_send(&mut self, dev: &mut Device, cq: &mut impl CqSink, completion: Completion) {
         if !self.send_cq_lost && cq.push(self.init.send_cq, completion).is_err() {
@@ -198,8 +192,7 @@ impl Qp {
         completion: Completion,
     ) {
         if !self.recv_cq_lost && cq.push(to, completion).is_err() {
-            self.recv_cq_lost = true;
-            dev.note_overrun(to);
+            self.lose_recv_cq(dev, to);
         }
     }
 }

@@ -1,17 +1,32 @@
 //! Receive queues, private or shared, and the receive that a message is filling.
 
 use crate::error::PostRecvError;
-use crate::ids::{CqId, PdId, WrId};
+use crate::ids::{CqId, Lkey, PdId, WrId};
 use crate::limits::MAX_SGE;
 use crate::memory::{Memory, MemoryFault};
 use crate::work::{RecvWr, Sge};
 
+/// A posted receive: half a cache line.
 #[derive(Clone, Copy, Debug, Default)]
-struct RecvWqe {
-    wr_id: WrId,
+pub(crate) struct RecvWqe {
+    pub(crate) wr_id: WrId,
     /// The only element, where there is one.
     sge: Sge,
     sges: usize,
+}
+
+impl RecvWqe {
+    /// Key of the only element.
+    #[inline]
+    pub(crate) const fn lkey(&self) -> Lkey {
+        self.sge.lkey
+    }
+
+    /// The element, if there is one alone.
+    #[inline(always)]
+    pub(crate) const fn only(&self) -> Option<&Sge> {
+        if self.sges == 1 { Some(&self.sge) } else { None }
+    }
 }
 
 /// A ring of posted receives.
@@ -93,21 +108,21 @@ impl RecvQueue {
         }
     }
 
-    /// The oldest receive, if it has one element.
+    /// The oldest receives that lie in a row, at most so many of them.
     #[inline]
-    pub(crate) fn front(&self) -> Option<(WrId, Sge)> {
+    pub(crate) fn row(&self, at_most: usize) -> &[RecvWqe] {
         if self.is_empty() {
-            return None;
+            return &[];
         }
-        let RecvWqe { wr_id, sge, sges } = self.wqes[self.index(self.head)];
-        (sges == 1).then_some((wr_id, sge))
+        let row = &self.wqes[self.index(self.head)..];
+        &row[..row.len().min(self.len() as usize).min(at_most)]
     }
 
-    /// Takes the oldest receive out, which there is.
+    /// Takes the oldest receives out, of which there are as many.
     #[inline]
-    pub(crate) fn pop_front(&mut self) {
-        debug_assert!(!self.is_empty());
-        self.head = self.head.wrapping_add(1);
+    pub(crate) fn drop_front(&mut self, count: u32) {
+        debug_assert!(count <= self.len());
+        self.head = self.head.wrapping_add(count);
     }
 
     /// Takes the oldest receive into `receive`, whose domain and completion queue are given.
@@ -235,7 +250,6 @@ pub(crate) fn scatter(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Lkey;
 
     #[test]
     fn first_in_first_out_and_bounded() {

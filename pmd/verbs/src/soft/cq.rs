@@ -5,7 +5,7 @@ use std::rc::Rc;
 use arrayvec::ArrayVec;
 use pmd_roce::ids::CqId;
 use pmd_roce::sink::CqSink;
-use pmd_roce::work::{Completion, CqOverrun};
+use pmd_roce::work::{Completion, CqOverrun, WcOpcode};
 
 use super::alarm::Bell;
 
@@ -65,7 +65,7 @@ impl Ring {
                 return self.overrun(tail);
             }
             if self.armed != Armed::No {
-                self.ring_bell(&completion);
+                self.ring_bell(completion.solicited());
             }
             match self.slots.get_mut((tail & self.mask) as usize) {
                 Some(slot) => *slot = completion,
@@ -88,9 +88,43 @@ impl Ring {
         self.slots.push(completion);
     }
 
+    #[inline(always)]
+    fn fill(&mut self, fill: impl FnOnce(&mut [Completion]) -> usize) {
+        let before = self.tail;
+        let filled = fill(self.free());
+        #[expect(clippy::cast_possible_truncation, reason = "at most the depth")]
+        let filled = filled as u32;
+        self.tail = before.wrapping_add(filled);
+        if self.armed != Armed::No {
+            self.ring_bell_for(before);
+        }
+    }
+
+    /// Free slots that lie in a row.
+    #[inline]
+    fn free(&mut self) -> &mut [Completion] {
+        let room = self.room.saturating_sub(self.tail.wrapping_sub(self.head)) as usize;
+        let at = (self.tail & self.mask) as usize;
+        if at == self.slots.len() && room > 0 {
+            self.first_lap(Completion::new(WcOpcode::Recv, 0));
+        }
+        let row = &mut self.slots[at..];
+        let count = row.len().min(room);
+        &mut row[..count]
+    }
+
+    /// Completions have come since the queue was filled up to `before`.
     #[cold]
-    fn ring_bell(&mut self, completion: &Completion) {
-        if self.armed == Armed::Any || completion.solicited() {
+    fn ring_bell_for(&mut self, before: u32) {
+        for at in 0..self.tail.wrapping_sub(before) {
+            let at = (before.wrapping_add(at) & self.mask) as usize;
+            self.ring_bell(self.slots[at].solicited());
+        }
+    }
+
+    #[cold]
+    fn ring_bell(&mut self, solicited: bool) {
+        if self.armed == Armed::Any || self.armed == Armed::Solicited && solicited {
             self.armed = Armed::No;
             self.fired = true;
             if let Some(bell) = &self.bell {
@@ -201,14 +235,25 @@ impl CqSink for Cqs {
             None => Err(CqOverrun),
         }
     }
+
+    #[inline(always)]
+    fn fill(
+        &mut self,
+        cq: CqId,
+        fill: impl FnOnce(&mut [Completion]) -> usize,
+    ) -> Result<(), CqOverrun> {
+        // Nothing can be written to no slot.
+        if let Some(ring) = self.ring(cq) {
+            ring.fill(fill);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use pmd_roce::ids::{Qpn, WrId};
-    use pmd_roce::work::WcOpcode;
-
     use super::*;
+    use pmd_roce::ids::{Qpn, WrId};
 
     fn completion(wr: u64) -> Completion {
         Completion::new(WcOpcode::Send, 0).of(WrId(wr), Qpn::new(7))

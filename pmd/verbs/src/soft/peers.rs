@@ -3,11 +3,11 @@
 use std::os::fd::BorrowedFd;
 
 use pmd_roce::engine::Engine;
-use pmd_roce::ids::{Gid, Instant, LinkId, PdId, Psn, Qpn, Rkey, Srqn};
+use pmd_roce::ids::{Gid, Instant, LinkId, Lkey, PdId, Psn, Qpn, Rkey, Srqn};
 use pmd_roce::limits::{QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS};
 use pmd_roce::local::{
-    Arrived, DatagramRecord, LocalFault, LocalPeer, Pair, PublishedQp, Push, Record, RecordKind,
-    Source, Target,
+    Arrived, DatagramRecord, LocalFault, LocalPeer, Pair, Plain, PublishedQp, Push, Record,
+    RecordKind, Source, Target,
 };
 use pmd_roce::memory::AtomicOp;
 use pmd_roce::qp::state::QpState;
@@ -93,19 +93,8 @@ impl Peers {
         }
         for at in 0.. {
             let Some(link) = links.active().get(at).copied() else { break };
-            work += links.rx(link, |links, record, payload| {
-                let record = from_wire(record);
-                let mut payload = Bytes(payload);
-                engine.handle_record(
-                    now,
-                    LinkId(link),
-                    &record,
-                    &mut payload,
-                    memory,
-                    &mut Answering(links),
-                    cqs,
-                )
-            });
+            work +=
+                links.rx_with(link, &mut Taking { now, link: LinkId(link), engine, memory, cqs });
         }
         work
     }
@@ -116,6 +105,99 @@ fn owner_of(qpn: Qpn) -> (u32, u32) {
     let lcore_at = QPN_GENERATION_BITS + QPN_INDEX_BITS;
     let lcore = (qpn.value() >> lcore_at) & ((1 << QPN_LCORE_BITS) - 1);
     (qpn.value() >> (lcore_at + QPN_LCORE_BITS), lcore)
+}
+
+/// What takes in what arrives on a link.
+struct Taking<'a> {
+    now: Instant,
+    link: LinkId,
+    engine: &'a mut Engine,
+    memory: &'a mut TableMemory,
+    cqs: &'a mut Cqs,
+}
+
+impl shm::Take for Taking<'_> {
+    #[inline(always)]
+    fn run(
+        &mut self,
+        links: &shm::Links,
+        arrivals: &mut shm::Arrivals<'_>,
+        budget: usize,
+    ) -> usize {
+        let mut arrivals = Arrivals { links, link: self.link, arrivals };
+        self.engine.handle_arrivals(self.link, &mut arrivals, budget, self.cqs)
+    }
+
+    #[inline(never)]
+    fn record(
+        &mut self,
+        links: &mut shm::Links,
+        record: &shm::Record,
+        payload: &mut shm::Payload<'_>,
+    ) -> bool {
+        let Self { now, link, engine, memory, cqs } = self;
+        let (record, mut payload) = (from_wire(record), Bytes(payload));
+        let mut links = Answering(links);
+        engine.handle_record(*now, *link, &record, &mut payload, *memory, &mut links, *cqs)
+    }
+}
+
+/// Messages at the front of a ring.
+struct Arrivals<'a, 'b> {
+    links: &'a shm::Links,
+    link: LinkId,
+    arrivals: &'a mut shm::Arrivals<'b>,
+}
+
+impl pmd_roce::local::Arrivals for Arrivals<'_, '_> {
+    type Messages<'a, const BORROWED: bool>
+        = Messages<'a, BORROWED>
+    where
+        Self: 'a;
+
+    #[inline(always)]
+    fn front(&self) -> Option<(Qpn, bool)> {
+        self.arrivals.front().map(|(dst, is_borrowed)| (Qpn::new(dst), is_borrowed))
+    }
+
+    #[inline(always)]
+    fn messages<const BORROWED: bool>(
+        &mut self,
+        dst: Qpn,
+        src: Qpn,
+        pd: PdId,
+        lkey: Lkey,
+    ) -> Option<Messages<'_, BORROWED>> {
+        let Self { links, link, arrivals } = self;
+        let messages = arrivals.messages(dst.value(), src.value(), pd.0, lkey.0)?;
+        Some(Messages { links, link: *link, src, messages })
+    }
+}
+
+/// Messages of one queue pair among them.
+struct Messages<'a, const BORROWED: bool> {
+    links: &'a shm::Links,
+    link: LinkId,
+    src: Qpn,
+    messages: shm::Messages<'a, BORROWED>,
+}
+
+impl<const BORROWED: bool> pmd_roce::local::Messages for Messages<'_, BORROWED> {
+    #[inline(always)]
+    fn copy(&mut self, seq: Psn, into: &Sge) -> Option<Plain> {
+        let shm::Plain { len, solicited } = self.messages.copy(seq.value(), &element(into))?;
+        Some(Plain { len, solicited })
+    }
+
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.messages.advance();
+    }
+
+    #[inline(always)]
+    fn sender(&self) -> Target {
+        target(self.links, self.link, self.src)
+    }
 }
 
 /// Links lent out while one of them delivers a record, to answer it.
@@ -186,6 +268,7 @@ fn published(qp: &shm::ShownQp) -> Option<PublishedQp> {
     })
 }
 
+#[inline(never)]
 fn target(links: &shm::Links, link: LinkId, qpn: Qpn) -> Target {
     match links.target(link.0, qpn.value()) {
         shm::Target::Qp(qp) => published(&qp).map_or(Target::Absent, Target::Qp),
@@ -226,26 +309,7 @@ fn to_wire(record: &Record) -> shm::Record {
     }
 }
 
-/// The usual record first: the compiler then sees that nothing else of it counts.
-#[inline(always)]
 fn from_wire(record: &shm::Record) -> Record {
-    if record.kind == shm::Kind::Send && record.imm.is_none() && record.srqn.is_none() {
-        return Record {
-            kind: RecordKind::Send,
-            dst: Qpn::new(record.dst),
-            src: Qpn::new(record.src),
-            seq: Psn::new(record.seq),
-            len: record.len,
-            imm: None,
-            solicited: record.solicited,
-            srqn: None,
-        };
-    }
-    from_wire_any(record)
-}
-
-#[inline(never)]
-fn from_wire_any(record: &shm::Record) -> Record {
     Record {
         kind: match record.kind {
             shm::Kind::Send => RecordKind::Send,

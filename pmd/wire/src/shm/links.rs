@@ -8,6 +8,7 @@ use std::sync::Arc;
 use pmd_mem::{KeyCache, Word};
 
 use super::Garbage;
+use super::arrivals::{Each, Take};
 use super::limits::{DATAGRAM_MAX, LCORES_MAX, LINKS_MAX, RX_BURST};
 use super::link::{Link, LinkFault, PeerInfo};
 use super::mailbox::{Event, slot_of};
@@ -207,8 +208,14 @@ impl Links {
     pub fn rx(
         &mut self,
         id: u32,
-        mut take: impl FnMut(&mut Self, &Record, &mut Payload<'_>) -> bool,
+        take: impl FnMut(&mut Self, &Record, &mut Payload<'_>) -> bool,
     ) -> usize {
+        self.rx_with(id, &mut Each(take))
+    }
+
+    /// As [`Self::rx`], for whoever takes plain SENDs in runs.
+    #[inline]
+    pub fn rx_with(&mut self, id: u32, take: &mut impl Take) -> usize {
         let Some(link) = self.link_mut(id) else { return 0 };
         // Before the peer's records are looked at: what it answered to any of these positions is among them.
         let position = link.out.writer.peek_taken();
@@ -220,7 +227,7 @@ impl Links {
         }
         let Some(mut inbound) = link.inbound.take() else { return 0 };
         let was_inside = self.busy.is_inside();
-        let burst = self.burst(&mut inbound, &mut take);
+        let burst = self.burst(&mut inbound, take);
         if let Some(link) = self.link_mut(id) {
             if let (Ok(position), Ok(Burst { drained: true, .. })) = (position, burst) {
                 link.out.judged = position;
@@ -245,23 +252,24 @@ impl Links {
     }
 
     #[inline]
-    fn burst(
-        &mut self,
-        inbound: &mut Inbound,
-        take: &mut impl FnMut(&mut Self, &Record, &mut Payload<'_>) -> bool,
-    ) -> Result<Burst, Garbage> {
+    fn burst(&mut self, inbound: &mut Inbound, take: &mut impl Take) -> Result<Burst, Garbage> {
+        let mut left = RX_BURST;
         let mut lying = Lying::NOTHING;
-        for taken in 0..RX_BURST {
-            if !inbound.next(&mut lying)? {
-                return Ok(Burst { taken, drained: true });
+        self.busy.enter();
+        loop {
+            left -= take.run(self, &mut inbound.arrivals(), left);
+            if left == 0 {
+                return Ok(Burst { taken: RX_BURST, drained: false });
             }
-            self.busy.enter();
-            if !take(self, &lying.record, &mut inbound.payload(&lying)) {
-                return Ok(Burst { taken, drained: false });
+            if !inbound.next(&mut lying)? {
+                return Ok(Burst { taken: RX_BURST - left, drained: true });
+            }
+            if !take.record(self, &lying.record, &mut inbound.payload(&lying)) {
+                return Ok(Burst { taken: RX_BURST - left, drained: false });
             }
             inbound.reader.advance(lying.size);
+            left -= 1;
         }
-        Ok(Burst { taken: RX_BURST, drained: false })
     }
 
     /// Makes everything pushed so far visible, batch by batch, tells peers what was taken, and ends the critical section of this turn's operations.

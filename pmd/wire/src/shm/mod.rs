@@ -7,6 +7,7 @@
 //! What a peer can write is checked whenever it is used: a hostile one can spoil the bytes it was granted, never crash, hang or
 //! misdirect this side.
 
+mod arrivals;
 mod control;
 mod direct;
 mod fdpass;
@@ -31,6 +32,7 @@ mod straight;
 #[cfg(test)]
 mod tests;
 
+pub use arrivals::{Arrivals, Messages, Plain, Take};
 pub use direct::AtomicOp;
 pub use fdpass::PeerCred;
 pub use fence::StillUsed;

@@ -302,8 +302,14 @@ impl TwoWords {
         record.imm = None;
         record.solicited = self.is_solicited();
         record.srqn = None;
+        self.is_usual()
+    }
+
+    /// Whether nothing rare is said in these words of a [pull](is_pull).
+    #[inline(always)]
+    pub(crate) fn is_usual(self) -> bool {
         let [.., count] = self.second.to_be_bytes();
-        self.flags() & !SOLICITED == 0 && count == 1 && record.len > 0
+        self.flags() & !SOLICITED == 0 && count == 1 && self.len() > 0
     }
 }
 

@@ -220,8 +220,7 @@ impl<M: Words, C: Store> Reader<M, C> {
     /// The next record: where it lies and its first word. Skips paddings.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<(u64, u64)>, Garbage> {
-        let at = self.tail & (self.capacity - 1);
-        let word = self.words.load(at, Ordering::Acquire);
+        let (at, word) = self.peek();
         match entry(word) {
             Entry::End => Ok(None),
             Entry::Record => Ok(Some((at, word))),
@@ -246,10 +245,17 @@ impl<M: Words, C: Store> Reader<M, C> {
         }
     }
 
+    /// Where the next entry lies, and what its first word says: anything, if there is none.
+    #[inline(always)]
+    pub(crate) fn peek(&self) -> (u64, u64) {
+        let at = self.tail & (self.capacity - 1);
+        (at, self.words.load(at, Ordering::Acquire))
+    }
+
     /// Whether there is something to take.
     #[inline]
     pub(crate) fn has_next(&self) -> bool {
-        self.words.load(self.tail & (self.capacity - 1), Ordering::Acquire) != 0
+        self.peek().1 != 0
     }
 
     /// Checks that a record of `size` bytes at `at` is one that the ring can hold.
@@ -288,6 +294,12 @@ impl<M: Words, C: Store> Reader<M, C> {
     #[inline]
     pub(crate) const fn words(&self) -> &M {
         &self.words
+    }
+
+    /// The words, where in them the next entry lies, and the position that moves as entries are taken.
+    #[inline(always)]
+    pub(crate) const fn split(&mut self) -> (&M, u64, &mut u64) {
+        (&self.words, self.tail & (self.capacity - 1), &mut self.tail)
     }
 
     /// Loads a word of the shown record, other than its first.

@@ -59,13 +59,19 @@ impl Ends {
         Some(Short(MARK << MARK_SHIFT | (dst as u64) << DST_SHIFT | (src as u64) << SRC_SHIFT))
     }
 
+    /// The receiver that a word names which [is short](len).
+    #[inline(always)]
+    pub(crate) const fn receiver(self, word: u64) -> u32 {
+        self.dst | (word >> DST_SHIFT) as u32 & QPN_LOW
+    }
+
     /// Takes over what a word says that [is short](len): field by field, into a record that is there, since a whole one would be
     /// moved through memory several times on its way.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "masked")]
     pub(crate) const fn decode(self, word: u64, record: &mut Record) {
         record.kind = Kind::Send;
-        record.dst = self.dst | (word >> DST_SHIFT) as u32 & QPN_LOW;
+        record.dst = self.receiver(word);
         record.src = self.src | (word >> SRC_SHIFT) as u32 & QPN_LOW;
         record.seq = word as u32 & 0xff_ffff;
         record.len = (word >> LEN_SHIFT) as u8 as u32 + 1;
@@ -90,6 +96,18 @@ impl Short {
         let rest = (solicited as u64) << SOLICITED_SHIFT | (less as u64) << LEN_SHIFT | seq as u64;
         Some(self.0 | rest)
     }
+
+    /// Message bytes, and whether a solicited event is asked for, where the word is the header of the message with this number.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "eight bits")]
+    pub(crate) const fn read(self, word: u64, seq: u32) -> Option<(u32, bool)> {
+        let rest = word ^ (self.0 | seq as u64);
+        if rest & !(1 << SOLICITED_SHIFT | 0xff << LEN_SHIFT) != 0 {
+            return None;
+        }
+        let rest = rest >> LEN_SHIFT;
+        Some((rest as u8 as u32 + 1, rest >> (SOLICITED_SHIFT - LEN_SHIFT) != 0))
+    }
 }
 
 /// Message bytes of the short header that this word is, if it is one.
@@ -97,6 +115,12 @@ impl Short {
 #[expect(clippy::cast_possible_truncation, reason = "eight bits")]
 pub(crate) fn len(word: u64) -> Option<u64> {
     (word >> MARK_SHIFT == MARK).then_some((word >> LEN_SHIFT) as u8 as u64 + 1)
+}
+
+/// The same in words.
+#[inline(always)]
+pub(crate) const fn words(len: u32) -> usize {
+    2 + (len as usize - 1) / 8
 }
 
 /// Bytes in the ring of a short header with so many bytes behind it.
@@ -136,6 +160,7 @@ mod tests {
         let word = encode(ends, &record(5)).unwrap();
         assert_eq!(word, 0b100 << 61 | 4 << 52 | 0x3fff << 38 | 0x2aaa << 24 | 0xff_fffe);
         assert_eq!((len(word), size(5), size(8), size(9)), (Some(5), 16, 16, 24));
+        assert!((1..=INLINE_MAX).all(|len| words(len) as u64 * 8 == size(len.into())));
     }
 
     #[test]
@@ -150,6 +175,15 @@ mod tests {
                 let mut taken = Record { imm: Some([1; 4]), srqn: Some(1), ..record(0) };
                 ends.decode(word, &mut taken);
                 assert_eq!(taken, sent);
+                let short = ends.short(sent.dst, sent.src).unwrap();
+                assert_eq!(short.read(word, sent.seq), Some((length, solicited)));
+                let one_bit_off =
+                    (0..64).filter(|bit| short.read(word ^ 1 << bit, sent.seq).is_some());
+                assert!(
+                    one_bit_off.eq(LEN_SHIFT..=SOLICITED_SHIFT),
+                    "all the rest must be as expected"
+                );
+                assert_eq!(ends.receiver(word), sent.dst);
             }
         }
     }

@@ -1,0 +1,106 @@
+//! The usual messages, one after the other without a detour: SENDs that a connection expects next, and
+//! for which a receive of one element is posted. Whatever is special about one ends the run with nothing
+//! changed; [`responder`](super::responder) has the rules for all of them.
+
+use super::responder::still_sends;
+use super::{Arrivals, Messages};
+use crate::device::Device;
+use crate::ids::LinkId;
+use crate::qp::Qp;
+use crate::qp::state::{QpState, Transport};
+use crate::qp::table::QpTable;
+use crate::sink::CqSink;
+use crate::work::{Completion, WcOpcode};
+
+/// Takes messages from the front on, at most `budget` of them, as long as they are usual; returns how
+/// many.
+#[inline]
+pub(crate) fn take(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    cq: &mut impl CqSink,
+    link: LinkId,
+    arrivals: &mut impl Arrivals,
+    budget: usize,
+) -> usize {
+    let mut taken = 0;
+    while taken < budget {
+        let Some((dst, is_borrowed)) = arrivals.front() else { break };
+        let Some(qp) = qps.get_mut(dst) else { break };
+        let left = budget - taken;
+        let run = match is_borrowed {
+            false => run::<_, _, false>(qp, dev, cq, link, arrivals, left),
+            true => run::<_, _, true>(qp, dev, cq, link, arrivals, left),
+        };
+        if run == 0 {
+            break;
+        }
+        taken += run;
+    }
+    taken
+}
+
+/// Takes messages for one queue pair, into receives that lie in a row. A function of its own, so that its
+/// loop has the registers to itself.
+#[inline(never)]
+fn run<C: CqSink, A: Arrivals, const BORROWED: bool>(
+    qp: &mut Qp,
+    dev: &mut Device,
+    cq: &mut C,
+    link: LinkId,
+    arrivals: &mut A,
+    budget: usize,
+) -> usize {
+    let is_usual = qp.attr.av.link == Some(link)
+        && qp.state() == QpState::Rts
+        && qp.transport() == Transport::Rc
+        && !qp.receive.open
+        && !qp.recv_cq_lost;
+    let (queue, pd, budget) = match qp.init.srq {
+        _ if !is_usual => return 0,
+        None => (&mut qp.rq, qp.init.pd, budget),
+        // The first of a queue pair may be one of those that are kept for newcomers.
+        Some(_) if !qp.receive.had_shared => return 0,
+        Some(srqn) => match dev.srqs.queue_of(srqn) {
+            Some((shared, pd, spare)) => (shared, pd, budget.min(spare)),
+            None => return 0,
+        },
+    };
+    let (qpn, peer, first) = (qp.qpn, qp.attr.dest_qpn, qp.local.expected);
+    let receives = queue.row(budget);
+    let Some(lkey) = receives.first().map(|receive| receive.lkey()) else { return 0 };
+    let Some(mut messages) = arrivals.messages::<BORROWED>(qpn, peer, pd, lkey) else { return 0 };
+    let (mut seq, mut bytes) = (first, 0);
+    let completed = cq.fill(qp.init.recv_cq, |slots| {
+        for (slot, receive) in slots.iter_mut().zip(receives) {
+            let Some(place) = receive.only() else { break };
+            let Some(plain) = messages.copy(seq, place) else { break };
+            // Else the sender's consumer may have changed the bytes during the copy.
+            if BORROWED && !still_sends(messages.sender(), qpn) {
+                break;
+            }
+            messages.advance();
+            seq = seq.plus(1);
+            bytes += u64::from(plain.len);
+            let message = Completion::new(WcOpcode::Recv, plain.len);
+            *slot = message.of(receive.wr_id, qpn).with_solicited(plain.solicited);
+        }
+        seq.since(first).unsigned_abs() as usize
+    });
+    drop(messages);
+    let taken = seq.since(first).unsigned_abs();
+    if taken == 0 {
+        return 0;
+    }
+    queue.drop_front(taken);
+    qp.local.expected = seq;
+    qp.local.refused = false;
+    dev.counters.rx_bytes += bytes;
+    if let Some(srqn) = qp.init.srq {
+        dev.note_shared_taken(srqn);
+    }
+    if completed.is_err() {
+        qp.lose_recv_cq(dev, qp.init.recv_cq);
+    }
+    taken as usize
+}
