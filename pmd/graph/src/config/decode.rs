@@ -28,6 +28,17 @@ pub(super) fn decode(
     let mut settings = Settings::default();
     for key in keys {
         let (value, span) = match (table.get(key.name), &key.presence) {
+            (Some(Entry { item: Item { raw: Raw::Table(inner), span }, .. }), _)
+                if matches!(key.form, Form::Group(_)) =>
+            {
+                let Form::Group(keys) = &key.form else { continue };
+                let keys: Vec<&Key> = keys.iter().collect();
+                let what = format!("`{}` of {what}", key.name);
+                match decode(inner, *span, &what, &keys, report) {
+                    Some(group) => (Value::Group(group), Some(*span)),
+                    None => continue,
+                }
+            }
             (Some(entry), _) => match value(key, &entry.item) {
                 Ok(value) => (value, Some(entry.item.span)),
                 Err(complaint) => {
@@ -96,6 +107,10 @@ fn example(form: &Form) -> String {
         Form::Time { .. } => "\"5s\"".to_owned(),
         Form::Address => "\"127.0.0.1\"".to_owned(),
         Form::Socket | Form::Peer => "\"127.0.0.1:7471\"".to_owned(),
+        Form::Bits => "1".to_owned(),
+        Form::List => "[\"…\"]".to_owned(),
+        Form::Tally => "{ \"5\" = 1 }".to_owned(),
+        Form::Group(_) => "{ … }".to_owned(),
     }
 }
 
@@ -156,6 +171,11 @@ fn value(key: &Key, item: &Item) -> Result<Value, Diagnostic> {
             Some(value) => Ok(value),
             None => Err(refused(key, item.span, &expected(&key.form))),
         },
+        (Form::Bits, Raw::Integer(number)) => u64::try_from(*number)
+            .map(Value::Count)
+            .map_err(|_| refused(key, item.span, &expected(&key.form))),
+        (Form::List, Raw::List(items)) => list(key, items),
+        (Form::Tally, Raw::Table(table)) => tally(key, table),
         (form, raw) => {
             let diagnostic = Diagnostic::error(format!("`{name}` cannot be {}", raw.kind()))
                 .at(item.span, format!("expected {}", expected(form)))
@@ -199,10 +219,43 @@ pub(super) fn expected(form: &Form) -> String {
         }
         Form::Address => "an IP address, or \"auto\"".to_owned(),
         Form::Socket => "an IP address and a port, as in \"127.0.0.1:7471\"".to_owned(),
+        Form::Bits => "a whole number of 64 bits".to_owned(),
+        Form::List => "a list of strings".to_owned(),
+        Form::Tally => "numbers by name, as in { \"12\" = 1, \"5\" = 53 }".to_owned(),
+        Form::Group(keys) => {
+            let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
+            format!("a table of {}", names.join(", "))
+        }
         Form::Peer => {
             "a node of this file, or an IP address and a port as in \"127.0.0.1:7471\"".to_owned()
         }
     }
+}
+
+fn list(key: &Key, items: &[Item]) -> Result<Value, Diagnostic> {
+    let mut list = Vec::with_capacity(items.len());
+    for item in items {
+        match &item.raw {
+            Raw::Text(text) if !text.is_empty() => list.push(text.clone()),
+            _ => return Err(refused(key, item.span, &expected(&key.form))),
+        }
+    }
+    Ok(Value::List(list))
+}
+
+fn tally(key: &Key, table: &Table) -> Result<Value, Diagnostic> {
+    let mut tally = Vec::with_capacity(table.entries().len());
+    for entry in table.entries() {
+        let count = match &entry.item.raw {
+            Raw::Integer(number) => u64::try_from(*number).ok(),
+            _ => None,
+        };
+        match count {
+            Some(count) => tally.push((entry.key.clone(), count)),
+            None => return Err(refused(key, entry.item.span, "a count")),
+        }
+    }
+    Ok(Value::Tally(tally))
 }
 
 fn quoted(words: &[&str]) -> String {

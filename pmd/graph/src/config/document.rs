@@ -3,9 +3,14 @@
 //! The tree owns what it holds and its spans name their source, so that a `--set` can be grafted in and still be pointed
 //! at when it turns out to be wrong.
 
+use std::io::Read;
+use std::path::Path;
+
 use toml::de::{DeTable, DeValue};
 
-use crate::diagnostic::{Diagnostic, Report, Span};
+use crate::diagnostic::{Diagnostic, Report, SourceKind, Span};
+use crate::limits::CONFIG_BYTES_MAX;
+use crate::regular;
 
 /// A value and where it stands. A table stands at its header.
 #[derive(Clone, Debug)]
@@ -82,6 +87,62 @@ impl Table {
             None => self.entries.push(entry),
         }
     }
+}
+
+/// The bytes of the file at `path`, which messages call a `what`; `give` says what to give instead.
+pub(super) fn read(path: &Path, what: &str, give: &str) -> Result<Vec<u8>, Report> {
+    let mut bytes = Vec::new();
+    regular::open(path)
+        .and_then(|(file, _)| file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(|error| {
+            Report::of(
+                Diagnostic::error(format!("cannot read the {what} `{}`: {error}", path.display()))
+                    .help(format!("give the path of {give}")),
+            )
+        })?;
+    Ok(bytes)
+}
+
+/// The tree of a file called `name`, the span of its text, and a report that owns it. Where the file is empty,
+/// `expected` says what belongs there, and `help` where to find it.
+pub(super) fn open(
+    name: &str,
+    bytes: &[u8],
+    expected: &str,
+    help: &str,
+) -> Result<(Table, Span, Report), Report> {
+    let mut report = Report::default();
+    if bytes.len() as u64 > CONFIG_BYTES_MAX {
+        return Err(Report::of(
+            Diagnostic::error(format!(
+                "`{name}` is larger than a config can be ({CONFIG_BYTES_MAX} bytes)"
+            ))
+            .help("is it the right file?"),
+        ));
+    }
+    let file = report.sources.add(SourceKind::File, name, String::from_utf8_lossy(bytes));
+    if let Err(error) = std::str::from_utf8(bytes) {
+        let at = error.valid_up_to();
+        report.push(
+            Diagnostic::error(format!("`{name}` is not UTF-8"))
+                .at(
+                    file.part(at, at + '\u{fffd}'.len_utf8()),
+                    format!("byte 0x{:02x} begins no character", bytes[at]),
+                )
+                .help("save it as UTF-8 text"),
+        );
+        return Err(report);
+    }
+    let Some(root) = parse(file, &mut report) else { return Err(report) };
+    if root.entries().is_empty() {
+        report.push(
+            Diagnostic::error(format!("`{name}` is empty"))
+                .at(file.part(0, 0), expected)
+                .help(help),
+        );
+        return Err(report);
+    }
+    Ok((root, file, report))
 }
 
 /// Reads the text under `whole`; errors go to `report` and leave no tree.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::retry::{self, Retry};
 use super::schema::{Settings, Value};
-use super::suggest;
+use super::tables::dangling;
 use super::transport::{Operation, Transport};
 use super::{Node, Peer};
 use crate::diagnostic::{Diagnostic, Report, Span};
@@ -102,22 +102,6 @@ pub(super) fn link(drafts: &[Draft], declared: &Declared, report: &mut Report) -
         });
     }
     nodes
-}
-
-/// A name that nothing declares.
-fn dangling(what: &str, name: &str, span: Span, declared: &[(String, Span)]) -> Diagnostic {
-    let mut names: Vec<&str> = declared.iter().map(|(name, _)| name.as_str()).collect();
-    names.dedup();
-    let mut diagnostic = Diagnostic::error(format!("no {what} is called `{name}`"))
-        .at(span, format!("no such {what}"))
-        .note(match names.as_slice() {
-            [] => format!("the file declares no {what}"),
-            names => format!("the file declares {}", names.join(", ")),
-        });
-    if let Some(near) = suggest::nearest(name, names) {
-        diagnostic = diagnostic.fix(span, format!("\"{near}\""), format!("did you mean `{near}`?"));
-    }
-    diagnostic
 }
 
 /// Complains if `key` names something that is not in `declared`; returns the name and its place if it is.

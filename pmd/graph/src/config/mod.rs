@@ -7,6 +7,7 @@ pub(crate) mod keys;
 pub mod reference;
 pub mod retry;
 pub mod schema;
+pub mod sheet;
 pub mod suggest;
 pub mod transport;
 pub mod units;
@@ -18,7 +19,6 @@ mod links;
 mod overrides;
 mod tables;
 
-use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,10 +26,8 @@ use std::sync::Arc;
 use pmd_lcore::Idle;
 use pmd_mem::{Hugepages, Memlock, NumaPolicy};
 
-use crate::diagnostic::{Diagnostic, Report, SourceKind, Span};
-use crate::limits::CONFIG_BYTES_MAX;
+use crate::diagnostic::{Report, Span};
 use crate::registry::{NodeFactory, Registry};
-use crate::regular;
 use retry::{Environment, Retry};
 use schema::Settings;
 use transport::Transport;
@@ -163,16 +161,8 @@ impl Config {
         environment: Environment<'_>,
         registry: &Registry,
     ) -> Result<Self, Report> {
-        let mut bytes = Vec::new();
-        let read = regular::open(path)
-            .and_then(|(file, _)| file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes));
-        match read {
-            Ok(_) => Self::parse(&path.display().to_string(), &bytes, sets, environment, registry),
-            Err(error) => Err(Report::of(
-                Diagnostic::error(format!("cannot read the config `{}`: {error}", path.display()))
-                    .help("give the path of a pipeline, as in configs/quickstart.toml"),
-            )),
-        }
+        let bytes = document::read(path, "config", "a pipeline, as in configs/quickstart.toml")?;
+        Self::parse(&path.display().to_string(), &bytes, sets, environment, registry)
     }
 
     /// Checks the text of a config, called `name` in messages, with `sets` from the command line and `environment` as
@@ -187,37 +177,9 @@ impl Config {
         environment: Environment<'_>,
         registry: &Registry,
     ) -> Result<Self, Report> {
-        let mut report = Report::default();
-        if bytes.len() as u64 > CONFIG_BYTES_MAX {
-            return Err(Report::of(
-                Diagnostic::error(format!(
-                    "`{name}` is larger than a config can be ({CONFIG_BYTES_MAX} bytes)"
-                ))
-                .help("is it the right file?"),
-            ));
-        }
-        let file = report.sources.add(SourceKind::File, name, String::from_utf8_lossy(bytes));
-        if let Err(error) = std::str::from_utf8(bytes) {
-            let at = error.valid_up_to();
-            report.push(
-                Diagnostic::error(format!("`{name}` is not UTF-8"))
-                    .at(
-                        file.part(at, at + '\u{fffd}'.len_utf8()),
-                        format!("byte 0x{:02x} begins no character", bytes[at]),
-                    )
-                    .help("save it as UTF-8 text"),
-            );
-            return Err(report);
-        }
-        let Some(mut root) = document::parse(file, &mut report) else { return Err(report) };
-        if root.entries().is_empty() {
-            report.push(
-                Diagnostic::error(format!("`{name}` is empty"))
-                    .at(file.part(0, 0), "expected at least one [[lcore]] and one [[node]]")
-                    .help("start from configs/quickstart.toml"),
-            );
-            return Err(report);
-        }
+        let start = "start from configs/quickstart.toml";
+        let expected = "expected at least one [[lcore]] and one [[node]]";
+        let (mut root, file, mut report) = document::open(name, bytes, expected, start)?;
         overrides::apply(&mut root, sets, file, &mut report);
         tables::read(&root, file, environment, registry, report)
     }

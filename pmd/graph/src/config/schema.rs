@@ -59,6 +59,14 @@ pub enum Form {
     Name,
     /// The far end of an RDMA edge: the name of a node of the same file, or an IP address and a port.
     Peer,
+    /// Any 64 bits, as a whole number that is not negative.
+    Bits,
+    /// A list of strings that are not empty.
+    List,
+    /// Numbers by name, as `{ "12" = 1, "5" = 53 }`.
+    Tally,
+    /// A table of its own within the value, as `{ psn = 3, every = 2 }`.
+    Group(Vec<Key>),
 }
 
 /// A value that passed.
@@ -68,7 +76,7 @@ pub enum Value {
     Text(String),
     /// Of [`Form::Flag`].
     Flag(bool),
-    /// Of [`Form::Count`] and [`Form::Pick`].
+    /// Of [`Form::Count`], [`Form::Pick`] and [`Form::Bits`].
     Count(u64),
     /// Of [`Form::Size`].
     Size(Size),
@@ -78,12 +86,18 @@ pub enum Value {
     Address(IpAddr),
     /// Of [`Form::Socket`] and a [`Form::Peer`] elsewhere.
     Socket(SocketAddr),
+    /// Of [`Form::List`].
+    List(Vec<String>),
+    /// Of [`Form::Tally`], in the order of the names.
+    Tally(Vec<(String, u64)>),
+    /// Of [`Form::Group`].
+    Group(Settings),
     /// `"auto"`, where it may be given.
     Auto,
 }
 
 /// One key of a table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     pub(super) name: &'static str,
     pub(super) form: Form,
@@ -93,7 +107,7 @@ pub struct Key {
 }
 
 /// What happens when a key is not given.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     Required,
     Optional,
@@ -231,6 +245,8 @@ impl Form {
         match (self, value) {
             (Self::Text | Self::Name | Self::Peer, Value::Text(_))
             | (Self::Flag, Value::Flag(_))
+            | (Self::Bits, Value::Count(_))
+            | (Self::List, Value::List(_))
             | (Self::Address, Value::Address(_) | Value::Auto)
             | (Self::Socket | Self::Peer, Value::Socket(_)) => true,
             (Self::Word { words, .. }, Value::Text(word)) => words.contains(&word.as_str()),
@@ -257,6 +273,17 @@ impl std::fmt::Display for Value {
             Self::Time(time) => f.write_str(&show_time(*time)),
             Self::Address(address) => address.fmt(f),
             Self::Socket(socket) => socket.fmt(f),
+            Self::List(list) => f.write_str(&list.join(", ")),
+            Self::Tally(tally) => {
+                let pairs: Vec<String> =
+                    tally.iter().map(|(name, count)| format!("{name} = {count}")).collect();
+                f.write_str(&pairs.join(", "))
+            }
+            Self::Group(settings) => {
+                let pairs: Vec<String> =
+                    settings.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+                f.write_str(&pairs.join(", "))
+            }
             Self::Auto => f.write_str("auto"),
         }
     }
@@ -275,7 +302,7 @@ macro_rules! value_from {
 value_from!(&str => Text, bool => Flag, u64 => Count, Size => Size, Duration => Time, IpAddr => Address, SocketAddr => Socket);
 
 /// One key that was decided: by the file, a `--set`, the environment, or its default.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) name: &'static str,
     pub(super) value: Value,
@@ -286,7 +313,7 @@ pub(super) struct Setting {
 ///
 /// The getters cannot fail on anything a user wrote: they panic only where the program asks for a key that its own schema
 /// does not have, or has with another form.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     pub(super) settings: Vec<Setting>,
 }
@@ -335,6 +362,12 @@ impl Settings {
         address, address_opt, Address, IpAddr, |address| *address;
         /// An IP address and a port.
         socket, socket_opt, Socket, SocketAddr, |socket| *socket;
+        /// A list of strings.
+        list, list_opt, List, &[String], |list| list;
+        /// Numbers by name.
+        tally, tally_opt, Tally, &[(String, u64)], |tally| tally;
+        /// A table within the value.
+        group, group_opt, Group, &Settings, |group| group;
     }
 
     /// The value of `key`, whatever its form; `None` when it is not given and has no default.

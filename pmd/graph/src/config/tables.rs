@@ -118,7 +118,7 @@ fn plain(
 }
 
 /// The tables of a list `[[name]]`, with their headers.
-fn list<'a>(root: &'a Table, name: &str, report: &mut Report) -> Vec<(&'a Table, Span)> {
+pub(super) fn list<'a>(root: &'a Table, name: &str, report: &mut Report) -> Vec<(&'a Table, Span)> {
     let Some(Entry { item, .. }) = root.get(name) else { return Vec::new() };
     let mut complain = |span: Span, found: &str| {
         report.push(
@@ -139,6 +139,22 @@ fn list<'a>(root: &'a Table, name: &str, report: &mut Report) -> Vec<(&'a Table,
         }
     }
     tables
+}
+
+/// A name that nothing declares.
+pub(super) fn dangling(what: &str, name: &str, span: Span, declared: &[(String, Span)]) -> Diagnostic {
+    let mut names: Vec<&str> = declared.iter().map(|(name, _)| name.as_str()).collect();
+    names.dedup();
+    let mut diagnostic = Diagnostic::error(format!("no {what} is called `{name}`"))
+        .at(span, format!("no such {what}"))
+        .note(match names.as_slice() {
+            [] => format!("the file declares no {what}"),
+            names => format!("the file declares {}", names.join(", ")),
+        });
+    if let Some(near) = suggest::nearest(name, names) {
+        diagnostic = diagnostic.fix(span, format!("\"{near}\""), format!("did you mean `{near}`?"));
+    }
+    diagnostic
 }
 
 fn memory(settings: &Settings) -> Option<Memory> {
@@ -329,13 +345,13 @@ fn unknown_kind(kind: &str, span: Span, registry: &Registry) -> Diagnostic {
     diagnostic
 }
 
-fn called(what: &str, name: Option<&str>) -> String {
+pub(super) fn called(what: &str, name: Option<&str>) -> String {
     name.map_or_else(|| format!("this {what}"), |name| format!("{what} `{name}`"))
 }
 
 /// Notes the name of an lcore or node, so that others can refer to it even where its other keys are wrong. Returns the
 /// name and where it stands.
-fn declare<'a>(
+pub(super) fn declare<'a>(
     what: &str,
     table: &'a Table,
     header: Span,
