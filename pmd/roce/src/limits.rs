@@ -16,7 +16,7 @@ pub const MAX_QP_WR: u32 = 1 << 15;
 pub const MAX_SRQ_WR: u32 = 1 << 16;
 /// Unacknowledged packets a requester keeps in flight, unless configured otherwise.
 pub const WINDOW_PACKETS: u32 = 1024;
-/// A requester asks for an acknowledgement at least once in so many packets.
+/// A requester asks for an acknowledgement at least once in so many packets, unless configured otherwise.
 pub const ACK_REQUEST_EVERY: u32 = 64;
 /// Addresses a port can have.
 pub const MAX_GIDS: usize = 32;

@@ -6,7 +6,7 @@ use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::frame::{self, Sent};
 use crate::ids::{Instant, Psn};
-use crate::limits::{ACK_REQUEST_EVERY, MAX_PSNS};
+use crate::limits::MAX_PSNS;
 use crate::local::Source;
 use crate::memory::Memory;
 use crate::qp::Qp;
@@ -269,7 +269,7 @@ fn send_packet<M: Memory, C: CqSink>(
         is_last && wqe.flags.contains(SendFlags::SOLICITED) && may_solicit(&wqe.op());
     headers.bth.ack_req = is_reliable(qp)
         && (is_last
-            || number % ACK_REQUEST_EVERY == ACK_REQUEST_EVERY - 1
+            || (number + 1).is_multiple_of(dev.config.ack_request_every)
             // Nothing more can be sent without an answer.
             || is_new && qp.requester.in_flight() + 1 >= dev.config.window_packets);
     let payload_len = match is_read_or_atomic {

@@ -45,6 +45,8 @@ pub struct Filter {
     pub psn: Option<Psn>,
     /// The queue pair they go to.
     pub qp: Option<Qpn>,
+    /// The connection they belong to: they go to one of its two queue pairs.
+    pub pair: Option<[Qpn; 2]>,
     /// Only frames whose UDP payload is longer, bytes.
     pub longer_than: Option<usize>,
     /// So many matching frames pass first.
@@ -67,6 +69,7 @@ impl Filter {
             frames,
             psn: None,
             qp: None,
+            pair: None,
             longer_than: None,
             after: 0,
             every: 1,
@@ -87,6 +90,7 @@ impl Filter {
         };
         kind && self.psn.is_none_or(|psn| bth.psn() == psn)
             && self.qp.is_none_or(|qp| bth.dest_qp() == qp)
+            && self.pair.is_none_or(|pair| pair.contains(&bth.dest_qp()))
             && self.longer_than.is_none_or(|len| payload.len() > len)
     }
 }
@@ -231,6 +235,11 @@ mod tests {
         assert_eq!(hits(Fault::new(Act::Drop, filter), &frames), [3]);
         let filter = Filter { qp: Some(Qpn::new(0x12)), ..Filter::ALL };
         assert_eq!(hits(Fault::new(Act::Drop, filter), &frames), []);
+        let pair = |other| Filter { pair: Some([Qpn::new(other), Qpn::new(0x13)]), ..filter };
+        assert_eq!(hits(Fault::new(Act::Drop, pair(0x11)), &frames), []);
+        assert_eq!(hits(Fault::new(Act::Drop, Filter { qp: None, ..pair(0x12) }), &frames), []);
+        let ours = Filter { qp: None, psn: Some(Psn::new(3)), ..pair(0x11) };
+        assert_eq!(hits(Fault::new(Act::Drop, ours), &frames), [3]);
         let sends = Filter::of(Frames::Operation(Operation::SendOnly));
         assert_eq!(hits(Fault::new(Act::Drop, sends).from(B), &frames), []);
         let late = Fault::new(Act::Drop, sends).between(Instant(6), Instant(9));

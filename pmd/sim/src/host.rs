@@ -1,5 +1,6 @@
 //! A host: one engine and what belongs to it.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use pmd_roce::engine::Engine;
@@ -28,8 +29,10 @@ pub(crate) struct Host {
     pub(crate) engine: Engine,
     pub(crate) cqs: CqTable,
     pub(crate) events: VecDeque<AsyncEvent>,
-    /// Frames that arrived and wait for the next turn.
-    pub(crate) ingress: VecDeque<Arrival>,
+    /// Frames that wait for the next turn, and when they arrived.
+    pub(crate) ingress: VecDeque<(Instant, Arrival)>,
+    /// The longest that one waited.
+    pub(crate) longest_wait: Duration,
     pub(crate) lost_at_ingress: u64,
     /// The earliest turn on the agenda; later ones there are stale.
     pub(crate) next_turn: Option<Instant>,

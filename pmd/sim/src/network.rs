@@ -10,6 +10,7 @@ use crate::fault::{Act, Armed, Fault, FaultId};
 use crate::host::HostId;
 use crate::limits;
 use crate::rng::Rng;
+use crate::trace::Trace;
 
 /// A frame on its way to a host.
 #[derive(Clone, Debug)]
@@ -93,6 +94,8 @@ pub(crate) struct Network {
     ports: Vec<Port>,
     addresses: BTreeMap<Gid, HostId>,
     groups: BTreeSet<(Gid, HostId)>,
+    /// Addresses whose frames are RoCE v1: an Ethertype of its own, which a v2 port does not look at.
+    old: BTreeSet<Gid>,
     plan: Vec<Armed>,
     /// Latest arrival per path, so that jitter keeps order.
     latest: BTreeMap<(HostId, HostId), Instant>,
@@ -109,6 +112,7 @@ impl Network {
             ports: Vec::new(),
             addresses: BTreeMap::new(),
             groups: BTreeSet::new(),
+            old: BTreeSet::new(),
             plan: Vec::new(),
             latest: BTreeMap::new(),
             departed: Vec::new(),
@@ -124,6 +128,10 @@ impl Network {
 
     pub(crate) fn add_address(&mut self, gid: Gid, host: HostId) {
         self.addresses.insert(gid, host);
+    }
+
+    pub(crate) fn make_old(&mut self, gid: Gid) {
+        self.old.insert(gid);
     }
 
     pub(crate) fn remove_address(&mut self, gid: Gid) {
@@ -159,8 +167,11 @@ impl Network {
 
     /// Puts one frame on its way to every receiver.
     fn route(&mut self, at: Instant, from: HostId, arrival: &Arrival) {
-        let dst = arrival.flow.dst;
-        let receivers: Vec<_> = if dst.is_multicast() {
+        let Flow { src, dst, .. } = arrival.flow;
+        let is_understood = self.old.contains(&src) == self.old.contains(&dst);
+        let receivers: Vec<_> = if !is_understood {
+            Vec::new()
+        } else if dst.is_multicast() {
             self.groups.iter().filter(|(group, _)| *group == dst).map(|(_, host)| *host).collect()
         } else {
             self.addresses.get(&dst).copied().into_iter().collect()
@@ -244,6 +255,7 @@ pub(crate) struct Egress<'a> {
     pub(crate) network: &'a mut Network,
     pub(crate) host: HostId,
     pub(crate) now: Instant,
+    pub(crate) trace: &'a mut Trace,
 }
 
 impl TxSink for Egress<'_> {
@@ -267,6 +279,7 @@ impl TxSink for Egress<'_> {
         port.next_ip_id = ip_id.wrapping_add(1);
         let mut payload = vec![0; len];
         fill(ip_id, &mut payload);
+        self.trace.bytes(&payload);
         let bytes = len as u64 + limits::FRAME_OVERHEAD;
         let sending = Duration::from_nanos(bytes * 1000 / bytes_per_us.max(1));
         let at = port.departures.back().copied().unwrap_or(self.now).after(sending);
@@ -301,7 +314,8 @@ mod tests {
     /// Sends a frame of `len` bytes that begins with `tag`; whether the port took it.
     fn send(network: &mut Network, to: Gid, tag: u8, len: usize) -> bool {
         let flow = Flow { src: gid(A), dst: to, src_port: 1, traffic_class: 0, hop_limit: 64 };
-        let mut egress = Egress { network, host: A, now: Instant(0) };
+        let mut trace = Trace::new(0);
+        let mut egress = Egress { network, host: A, now: Instant(0), trace: &mut trace };
         egress.send(&flow, Qpn::new(0x11), len, &mut |_, out| out[0] = tag)
     }
 

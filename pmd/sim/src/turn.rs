@@ -21,6 +21,8 @@ impl World {
     pub(crate) fn turn(&mut self, id: HostId, nested: bool) {
         let now = self.now();
         self.hosts[id.0].free_at = Instant(now.0 + limits::TURN_NS);
+        self.trace.word(now.0);
+        self.trace.word(id.0 as u64);
         self.fabric.drain_stores(id, &self.memory);
         self.fabric.sample(id);
         if !nested {
@@ -32,7 +34,8 @@ impl World {
         let mut mem = Shared(&self.memory[id.0]);
         host.engine.handle_timeout(now, &mut mem, &mut host.cqs);
         let mut peers = Peers { host: id, now, fabric: &mut self.fabric, memory: &self.memory };
-        let mut tx = Egress { network: &mut self.network, host: id, now };
+        let (network, trace) = (&mut self.network, &mut self.trace);
+        let mut tx = Egress { network, host: id, now, trace };
         work += host.engine.poll_transmit(now, &mut mem, &mut tx, &mut peers, &mut host.cqs);
         self.fabric.show_taken(id);
         self.settle(id, work);
@@ -48,10 +51,11 @@ impl World {
 
     fn take_frames(&mut self, id: HostId) -> usize {
         let now = self.now();
-        let Host { engine, cqs, ingress, .. } = &mut self.hosts[id.0];
+        let Host { engine, cqs, ingress, longest_wait, .. } = &mut self.hosts[id.0];
         let mut mem = Shared(&self.memory[id.0]);
         let mut work = 0;
-        while let Some(arrival) = ingress.pop_front() {
+        while let Some((at, arrival)) = ingress.pop_front() {
+            *longest_wait = now.since(at).max(*longest_wait);
             let ip_id = IpId::Exact(arrival.ip_id);
             let frame = Frame { flow: arrival.flow, ip_id, payload: &arrival.payload };
             let outcome = engine.handle_frame(now, &frame, &mut mem, cqs);

@@ -1,5 +1,6 @@
 //! The world: hosts, network, links, clock.
 
+use core::fmt::Write;
 use core::time::Duration;
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::VecDeque;
@@ -105,6 +106,7 @@ impl World {
             cqs: CqTable::default(),
             events: VecDeque::new(),
             ingress: VecDeque::new(),
+            longest_wait: Duration::ZERO,
             lost_at_ingress: 0,
             next_turn: None,
             free_at: Instant(0),
@@ -222,7 +224,7 @@ impl World {
         let Host { engine, cqs, .. } = &mut self.hosts[host.0];
         let mut mem = Shared(&self.memory[host.0]);
         let result = engine.modify_qp(now, qpn, attr, mask, &mut mem, cqs);
-        self.trace.word(u64::from(qpn.value()) << 32 | attr.state as u64);
+        write!(self.trace, "{qpn} {mask:?} {attr:?}").expect("a trace takes everything");
         self.published(host);
         result
     }
@@ -310,7 +312,7 @@ impl World {
         qpn: Qpn,
         wr: &SendWr<'_>,
     ) -> Result<(), PostSendError> {
-        self.trace.word(wr.wr_id.0);
+        write!(self.trace, "{qpn} {wr:?}").expect("a trace takes everything");
         self.with_engine(host, |engine| engine.post_send(qpn, wr))
     }
 
@@ -324,7 +326,7 @@ impl World {
         qpn: Qpn,
         wr: &RecvWr<'_>,
     ) -> Result<(), PostRecvError> {
-        self.trace.word(wr.wr_id.0);
+        write!(self.trace, "{qpn} {wr:?}").expect("a trace takes everything");
         self.with_engine(host, |engine| engine.post_recv(qpn, wr))
     }
 
@@ -338,7 +340,7 @@ impl World {
         srqn: Srqn,
         wr: &RecvWr<'_>,
     ) -> Result<(), PostRecvError> {
-        self.trace.word(wr.wr_id.0);
+        write!(self.trace, "{srqn} {wr:?}").expect("a trace takes everything");
         self.with_engine(host, |engine| engine.post_srq_recv(srqn, wr))
     }
 
@@ -445,6 +447,12 @@ impl World {
         Ok(())
     }
 
+    /// Frames from and to this address are RoCE v1 from now on. Those of another version are lost: a port
+    /// does not look at them.
+    pub fn make_old(&mut self, gid: Gid) {
+        self.network.make_old(gid);
+    }
+
     /// Moves an address to another host.
     pub fn move_gid(&mut self, gid: Gid, to: Option<HostId>) {
         self.network.remove_address(gid);
@@ -483,6 +491,11 @@ impl World {
         self.hosts[host.0].lost_at_ingress
     }
 
+    /// The longest time that a frame waited for its host's next turn.
+    pub fn longest_wait(&self, host: HostId) -> Duration {
+        self.hosts[host.0].longest_wait
+    }
+
     /// Hash over everything that has happened.
     pub fn trace_hash(&self) -> u64 {
         self.trace.hash()
@@ -518,7 +531,7 @@ impl World {
                 if host.ingress.len() == limits::INGRESS_FRAMES {
                     host.lost_at_ingress += 1;
                 } else {
-                    host.ingress.push_back(arrival);
+                    host.ingress.push_back((self.now, arrival));
                     self.wake(id, self.now);
                 }
             }

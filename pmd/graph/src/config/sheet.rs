@@ -98,11 +98,13 @@ impl Sheet {
                 continue;
             }
             let list: Vec<String> = known.iter().map(|name| format!("[[{name}]]")).collect();
-            let mut diagnostic = Diagnostic::error(format!("a {what} has no table `{}`", entry.key))
-                .at(entry.key_span, "unknown table")
-                .note(format!("its tables are {}", list.join(", ")));
+            let mut diagnostic =
+                Diagnostic::error(format!("a {what} has no table `{}`", entry.key))
+                    .at(entry.key_span, "unknown table")
+                    .note(format!("its tables are {}", list.join(", ")));
             if let Some(near) = suggest::nearest(&entry.key, known.iter().copied()) {
-                diagnostic = diagnostic.fix(entry.key_span, near, format!("did you mean `{near}`?"));
+                diagnostic =
+                    diagnostic.fix(entry.key_span, near, format!("did you mean `{near}`?"));
             }
             self.report.push(diagnostic);
         }
@@ -118,8 +120,7 @@ impl Sheet {
         let mut names = Vec::new();
         let mut rows = Vec::new();
         for (fields, header) in tables::list(&self.root, table, &mut self.report) {
-            let (name, span) =
-                tables::declare(table, fields, header, &mut names, &mut self.report);
+            let (name, span) = tables::declare(table, fields, header, &mut names, &mut self.report);
             let what = tables::called(table, name);
             if let Some(settings) = decode(fields, header, &what, &keys, &mut self.report) {
                 rows.push(Row { settings, span });

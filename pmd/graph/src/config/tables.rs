@@ -142,7 +142,12 @@ pub(super) fn list<'a>(root: &'a Table, name: &str, report: &mut Report) -> Vec<
 }
 
 /// A name that nothing declares.
-pub(super) fn dangling(what: &str, name: &str, span: Span, declared: &[(String, Span)]) -> Diagnostic {
+pub(super) fn dangling(
+    what: &str,
+    name: &str,
+    span: Span,
+    declared: &[(String, Span)],
+) -> Diagnostic {
     let mut names: Vec<&str> = declared.iter().map(|(name, _)| name.as_str()).collect();
     names.dedup();
     let mut diagnostic = Diagnostic::error(format!("no {what} is called `{name}`"))

@@ -1,7 +1,7 @@
 //! What an engine is made with, and what its objects look like from outside.
 
 use crate::ids::{CqId, Gid, PathMtu, PdId, XrcdId};
-use crate::limits::WINDOW_PACKETS;
+use crate::limits::{ACK_REQUEST_EVERY, WINDOW_PACKETS};
 use crate::qp::attr::{QpAttr, QpInit};
 
 /// What an engine is made with.
@@ -28,6 +28,8 @@ pub struct EngineConfig {
     pub max_ahs: usize,
     /// Unacknowledged packets per queue pair.
     pub window_packets: u32,
+    /// Packets of a message after which an acknowledgement is asked for, besides its last.
+    pub ack_request_every: u32,
     /// Largest payload that the port's packets carry: its active MTU.
     pub mtu: PathMtu,
     /// The UDP source port of every frame, where the wire has only one; the ICRC covers it. `None`:
@@ -49,6 +51,7 @@ impl EngineConfig {
             max_srqs: 8,
             max_ahs: 64,
             window_packets: WINDOW_PACKETS,
+            ack_request_every: ACK_REQUEST_EVERY,
             mtu: PathMtu::B1024,
             source_port: None,
         }
