@@ -36,6 +36,7 @@ const RULES: &[Rule] = &[
     refused::rd_atomic,
     refused::remote_operation,
     refused::local_protection,
+    silence::mtu_refused,
     refused::invalid_request,
     receives::srq_dry,
     receives::no_receives,

@@ -102,6 +102,20 @@ pub(super) fn peer_not_ready(facts: &Facts<'_>) -> Option<Verdict> {
     })
 }
 
+/// P04: the two ends were given different path MTUs.
+fn mtus_differ(facts: &Facts<'_>) -> Option<Verdict> {
+    let ours = facts.evidence.local.qp.path_mtu?;
+    let theirs = facts.far()?.qp.path_mtu.filter(|theirs| *theirs != ours)?;
+    let summary =
+        format!("path MTU mismatch {ours}/{theirs}: packets of one end do not fit the other");
+    Some(silent(facts, Code::MtuMismatch, Owner::Config, summary).turn(facts.knob("mtu")))
+}
+
+/// P04: a device that looks at the length of packets refuses those of another path MTU.
+pub(super) fn mtu_refused(facts: &Facts<'_>) -> Option<Verdict> {
+    facts.failed(9).and_then(|_| mtus_differ(facts))
+}
+
 /// P04: the two ends differ, or only long packets get lost.
 pub(super) fn mtu(facts: &Facts<'_>) -> Option<Verdict> {
     if !is_silent(facts) {
@@ -109,13 +123,8 @@ pub(super) fn mtu(facts: &Facts<'_>) -> Option<Verdict> {
     }
     let ours = facts.evidence.local.qp.path_mtu;
     let theirs = facts.far().and_then(|end| end.qp.path_mtu);
-    if let Some((ours, theirs)) = ours.zip(theirs).filter(|(ours, theirs)| ours != theirs) {
-        let summary = format!(
-            "path MTU mismatch {ours}/{theirs}: packets of one end are too long for the other"
-        );
-        return Some(
-            silent(facts, Code::MtuMismatch, Owner::Config, summary).turn(facts.knob("mtu")),
-        );
+    if ours.zip(theirs).is_some_and(|(ours, theirs)| ours != theirs) {
+        return mtus_differ(facts);
     }
     let (passed, lost) = facts.evidence.sizes.filter(|(passed, lost)| passed < lost)?;
     let summary =
