@@ -11,6 +11,7 @@ use crate::limits;
 use crate::link::Peers;
 use crate::memory::Shared;
 use crate::network::Egress;
+use crate::tape::{self, Input};
 use crate::world::World;
 
 impl World {
@@ -23,6 +24,9 @@ impl World {
         self.hosts[id.0].free_at = Instant(now.0 + limits::TURN_NS);
         self.trace.word(now.0);
         self.trace.word(id.0 as u64);
+        if let Some(inputs) = &mut self.inputs {
+            inputs.push(Input { at: now, host: id, what: "turn".to_owned() });
+        }
         self.fabric.drain_stores(id, &self.memory);
         self.fabric.sample(id);
         if !nested {
@@ -56,6 +60,10 @@ impl World {
         let mut work = 0;
         while let Some((at, arrival)) = ingress.pop_front() {
             *longest_wait = now.since(at).max(*longest_wait);
+            if let Some(inputs) = &mut self.inputs {
+                let what = tape::frame(&arrival.payload);
+                inputs.push(Input { at: now, host: id, what });
+            }
             let ip_id = IpId::Exact(arrival.ip_id);
             let frame = Frame { flow: arrival.flow, ip_id, payload: &arrival.payload };
             let outcome = engine.handle_frame(now, &frame, &mut mem, cqs);
@@ -105,6 +113,10 @@ impl World {
                     break;
                 }
                 write!(self.trace, "{record:?}").expect("a trace takes everything");
+                if let Some(inputs) = &mut self.inputs {
+                    let what = format!("record {record:?}");
+                    inputs.push(Input { at: now, host: id, what });
+                }
                 self.fabric.rest(now, id);
                 work += 1;
             }

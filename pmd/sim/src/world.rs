@@ -25,6 +25,7 @@ use crate::link::{Fabric, Peers};
 use crate::memory::{HostMemory, Mr, Shared};
 use crate::network::{Network, Sighting, Wires};
 use crate::rng::Rng;
+use crate::tape::Input;
 use crate::trace::Trace;
 
 /// A deterministic world of engines.
@@ -40,6 +41,8 @@ pub struct World {
     pub(crate) memory: Vec<RefCell<HostMemory>>,
     pub(crate) network: Network,
     pub(crate) fabric: Fabric,
+    /// Inputs of the engines, if anybody wants them.
+    pub(crate) inputs: Option<Vec<Input>>,
 }
 
 impl World {
@@ -57,6 +60,7 @@ impl World {
             memory: Vec::new(),
             network,
             fabric: Fabric::default(),
+            inputs: None,
         }
     }
 
@@ -188,6 +192,7 @@ impl World {
 
     /// [`Engine::fail_cq`]: the queue refuses everything from now on.
     pub fn kill_cq(&mut self, host: HostId, cq: CqId) {
+        self.command(host, format_args!("kill {cq}"));
         let Host { engine, cqs, .. } = &mut self.hosts[host.0];
         cqs.kill(cq);
         engine.fail_cq(cq, cqs);
@@ -196,6 +201,7 @@ impl World {
 
     /// [`Engine::fail_device`].
     pub fn kill_device(&mut self, host: HostId) {
+        self.command(host, format_args!("kill device"));
         let Host { engine, cqs, .. } = &mut self.hosts[host.0];
         engine.fail_device(cqs);
         self.published(host);
@@ -206,6 +212,7 @@ impl World {
     /// # Errors
     /// The engine's.
     pub fn create_raw_qp(&mut self, host: HostId, init: &QpInit) -> Result<Qpn, CreateQpError> {
+        self.command(host, format_args!("create {init:?}"));
         self.with_engine(host, |engine| engine.create_qp(init))
     }
 
@@ -224,7 +231,7 @@ impl World {
         let Host { engine, cqs, .. } = &mut self.hosts[host.0];
         let mut mem = Shared(&self.memory[host.0]);
         let result = engine.modify_qp(now, qpn, attr, mask, &mut mem, cqs);
-        write!(self.trace, "{qpn} {mask:?} {attr:?}").expect("a trace takes everything");
+        self.command(host, format_args!("{qpn} {mask:?} {attr:?}"));
         self.published(host);
         result
     }
@@ -268,6 +275,7 @@ impl World {
     /// # Errors
     /// The engine's.
     pub fn kill_srq(&mut self, host: HostId, srqn: Srqn) -> Result<(), ResourceError> {
+        self.command(host, format_args!("kill {srqn}"));
         let Host { engine, cqs, .. } = &mut self.hosts[host.0];
         engine.fail_srq(srqn, cqs)?;
         self.published(host);
@@ -312,7 +320,7 @@ impl World {
         qpn: Qpn,
         wr: &SendWr<'_>,
     ) -> Result<(), PostSendError> {
-        write!(self.trace, "{qpn} {wr:?}").expect("a trace takes everything");
+        self.command(host, format_args!("{qpn} {wr:?}"));
         self.with_engine(host, |engine| engine.post_send(qpn, wr))
     }
 
@@ -326,7 +334,7 @@ impl World {
         qpn: Qpn,
         wr: &RecvWr<'_>,
     ) -> Result<(), PostRecvError> {
-        write!(self.trace, "{qpn} {wr:?}").expect("a trace takes everything");
+        self.command(host, format_args!("{qpn} {wr:?}"));
         self.with_engine(host, |engine| engine.post_recv(qpn, wr))
     }
 
@@ -340,8 +348,16 @@ impl World {
         srqn: Srqn,
         wr: &RecvWr<'_>,
     ) -> Result<(), PostRecvError> {
-        write!(self.trace, "{srqn} {wr:?}").expect("a trace takes everything");
+        self.command(host, format_args!("{srqn} {wr:?}"));
         self.with_engine(host, |engine| engine.post_srq_recv(srqn, wr))
+    }
+
+    /// Traces a command, and keeps it for the record.
+    fn command(&mut self, host: HostId, what: core::fmt::Arguments<'_>) {
+        self.trace.write_fmt(what).expect("a trace takes everything");
+        if let Some(inputs) = &mut self.inputs {
+            inputs.push(Input { at: self.now, host, what: format!("command {what}") });
+        }
     }
 
     /// After a command: shows peers what changed, and gives the host a turn.
@@ -489,6 +505,16 @@ impl World {
     /// Frames that arrived at a host whose receive queue was full.
     pub fn lost_at_ingress(&self, host: HostId) -> u64 {
         self.hosts[host.0].lost_at_ingress
+    }
+
+    /// Keeps every input of every engine from now on.
+    pub fn record_inputs(&mut self) {
+        self.inputs.get_or_insert_default();
+    }
+
+    /// The inputs that were kept.
+    pub fn take_inputs(&mut self) -> Vec<Input> {
+        self.inputs.take().unwrap_or_default()
     }
 
     /// The longest time that a frame waited for its host's next turn.
