@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pmd_graph::app::{RunArgs, Sets};
 
+use crate::lab::{LabArgs, RecordArgs};
 use crate::perf::PerfArgs;
 
 /// Kernel-bypass poll-mode RDMA pipelines.
@@ -31,6 +32,10 @@ pub(crate) enum Command {
     Conformance(ConformanceArgs),
     /// Measure bandwidth or latency of one operation, with the flags of perftest
     Perf(PerfArgs),
+    /// Scenarios of faults in a deterministic world
+    Lab(LabArgs),
+    /// Run a scenario, and record every input for exact replay
+    Record(RecordArgs),
 }
 
 /// `check`.

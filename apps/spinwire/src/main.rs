@@ -7,6 +7,7 @@ mod cli;
 mod commands;
 mod conformance;
 mod device;
+mod lab;
 mod perf;
 
 use std::process::ExitCode;
@@ -35,6 +36,8 @@ fn main() -> ExitCode {
         Command::Devices(args) => commands::devices::run(args),
         Command::Conformance(args) => commands::conformance::run(args),
         Command::Perf(args) => Ok(perf::run(args)),
+        Command::Lab(args) => lab::run(args),
+        Command::Record(args) => lab::record(args),
     };
     let exit = ended.unwrap_or_else(|error| {
         say(format_args!("error: {error:#}"));

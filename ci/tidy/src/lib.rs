@@ -155,13 +155,14 @@ mod tests {
     /// engine and wire meet only above both.
     #[test]
     fn dependencies_point_one_way() {
-        let allowed: [(&str, &[&str]); 10] = [
+        let allowed: [(&str, &[&str]); 11] = [
             ("pmd/roce", &[]),
             ("pmd/observe", &[]),
             ("pmd/ledger", &[]),
             ("pmd/mem", &[]),
             ("pmd/wire", &["pmd-mem"]),
             ("pmd/sim", &["pmd-roce"]),
+            ("pmd/lab", &["pmd-graph", "pmd-ledger", "pmd-observe", "pmd-roce", "pmd-sim"]),
             ("pmd/lcore", &["pmd-mem", "pmd-observe"]),
             ("pmd/verbs", &["pmd-roce", "pmd-mem", "pmd-wire", "pmd-ledger", "pmd-observe"]),
             ("pmd/block", &["pmd-mem"]),

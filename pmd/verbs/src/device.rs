@@ -13,7 +13,7 @@ use pmd_mem::{
 use pmd_roce::engine::{Engine, EngineConfig};
 use pmd_roce::ids::{Gid, Instant, PathMtu, PdId};
 use pmd_roce::limits::{
-    MAX_QPS, QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS, WINDOW_PACKETS,
+    ACK_REQUEST_EVERY, MAX_QPS, QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS, WINDOW_PACKETS,
 };
 use pmd_roce::work::Access;
 use pmd_wire::Wire;
@@ -322,6 +322,7 @@ impl Device {
             max_srqs: MAX_SRQS,
             max_ahs: MAX_AHS,
             window_packets: WINDOW_PACKETS,
+            ack_request_every: ACK_REQUEST_EVERY,
             mtu: self.shared.mtu,
             source_port: wire.as_ref().map(|wire| wire.source_port(pmd_wire::ROCE_PORT)),
         });

@@ -5,6 +5,7 @@ mod discovery;
 mod files;
 mod keys;
 mod killed;
+mod lab;
 mod one;
 mod output;
 mod perf;

@@ -23,7 +23,7 @@ use tracing_subscriber::EnvFilter;
 use crate::config::units::parse_time;
 use crate::registry::Registry;
 
-pub use pipeline::{Pipeline, colour, open, print};
+pub use pipeline::{Pipeline, colour, open, print, tell};
 pub use stderr::say;
 
 /// Which log lines are wanted, as `tracing` filters are written: `SPINWIRE_LOG=debug`.

@@ -62,14 +62,19 @@ pub fn open(
 
 /// Shows a report on stderr.
 fn complain(report: &Report) {
+    tell(report, "config");
+}
+
+/// Shows the report of a file on stderr, which messages call a `what`.
+pub fn tell(report: &Report, what: &str) {
     if report.diagnostics.is_empty() {
         return;
     }
     say(format_args!("{}\n", report.render(colour())));
     match report.errors() {
         0 => {}
-        1 => say("error: the config is refused"),
-        errors => say(format_args!("error: the config is refused for {errors} reasons")),
+        1 => say(format_args!("error: the {what} is refused")),
+        errors => say(format_args!("error: the {what} is refused for {errors} reasons")),
     }
 }
 

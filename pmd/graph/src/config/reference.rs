@@ -62,10 +62,23 @@ fn can_be_used(key: &Key, keys: &[Key]) -> bool {
     key.condition().is_none_or(has)
 }
 
-struct Page(String);
+/// A reference that is being written.
+#[derive(Debug)]
+pub struct Page(String);
 
 impl Page {
-    fn section(&mut self, title: &str, about: &str, keys: &[Key]) {
+    /// Begins with this text.
+    pub fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    /// All of it, as Markdown.
+    pub fn into_text(self) -> String {
+        self.0
+    }
+
+    /// Adds a table of keys.
+    pub fn section(&mut self, title: &str, about: &str, keys: &[Key]) {
         let keys: Vec<&Key> = keys.iter().filter(|key| can_be_used(key, keys)).collect();
         self.line(format_args!("\n## {title}\n"));
         if !about.is_empty() {
