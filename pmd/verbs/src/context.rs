@@ -2,16 +2,20 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use pmd_roce::engine::QpView;
-use pmd_roce::event::AsyncEvent;
+use pmd_roce::event::{AsyncEvent, EventScope};
 use pmd_roce::ids::{Gid, Instant, PdId, Qpn};
+use pmd_roce::port::PortState;
 use pmd_roce::qp::attr::AddressVector;
+use pmd_roce::qp::state::QpState;
 
 use crate::connect::PathWish;
 use crate::cq::{Cq, CreateCqError};
 use crate::device::Device;
 use crate::endpoint::ConnectError;
+use crate::event::{EVENT_PATIENCE, Event, Unacknowledged};
 use crate::pd::Pd;
 use crate::soft::Core;
 
@@ -91,7 +95,52 @@ impl Context {
         self.with(|core| core.nudge(|| self.device.now()))
     }
 
-    /// The oldest asynchronous event that nobody took yet.
+    /// The oldest asynchronous event that nobody took yet, as `ibv_get_async_event(3)`: until it is
+    /// dropped, the object that it is about is not destroyed.
+    pub fn get_event(&self) -> Option<Event> {
+        self.nudge();
+        self.with(Core::get_event)
+    }
+
+    /// Waits until nobody holds an event about an object of this context, up to [`EVENT_PATIENCE`]. The
+    /// context is not borrowed meanwhile.
+    pub(crate) fn wait_acknowledged(&self, scope: EventScope) -> Result<(), Unacknowledged> {
+        let taken = self.with(|core| Arc::clone(&core.taken));
+        taken.wait(scope, EVENT_PATIENCE)
+    }
+
+    /// Says so where an object ends although somebody holds an event about it.
+    pub(crate) fn warn_unacknowledged(&self, scope: EventScope) {
+        if let Some(held) = self.with(|core| core.taken.oldest(scope)) {
+            tracing::warn!("{}: an object is destroyed although {held}", self.device.name());
+        }
+    }
+
+    /// Fails this lcore's part of the device, as hardware does that is beyond repair: every queue pair is
+    /// in Error without a completion, and whatever is asked of it later is refused.
+    pub fn fail_device(&self) {
+        self.with(|core| core.command(|engine, cqs| engine.fail_device(cqs)));
+    }
+
+    /// Takes the port down or up, for this lcore: packets are dropped meanwhile, and nothing fails by that
+    /// alone.
+    pub fn set_port(&self, state: PortState) {
+        let done = self.with(|core| {
+            core.command(|engine, _| match state {
+                PortState::Down => engine.port_down(1),
+                PortState::Active => engine.port_up(1),
+            })
+        });
+        debug_assert!(done.is_ok(), "every device has a port 1");
+    }
+
+    /// The queue pairs of this lcore, with their states and since when they are in them: who sorts them by
+    /// that finds the one that is stuck.
+    pub fn queue_pairs(&self) -> Vec<(Qpn, QpState, Instant)> {
+        self.with(|core| core.engine.queue_pairs().collect())
+    }
+
+    /// The oldest asynchronous event that nobody took yet, acknowledged at once.
     pub fn poll_event(&self) -> Option<AsyncEvent> {
         self.nudge();
         self.with(|core| core.take_event(|_| true))

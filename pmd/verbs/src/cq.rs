@@ -3,10 +3,13 @@
 use std::rc::{Rc, Weak};
 
 use arrayvec::ArrayVec;
+use pmd_roce::engine::DestroyError;
+use pmd_roce::event::EventScope;
 use pmd_roce::ids::CqId;
 use pmd_roce::work::Completion;
 
 use crate::context::Context;
+use crate::event::Stays;
 use crate::soft::Armed;
 
 /// Completions a queue can hold at most.
@@ -119,6 +122,34 @@ impl Cq {
         self.inner.cx.with(|core| core.cqs.take_fired(self.inner.id))
     }
 
+    /// Destroys it, as `ibv_destroy_cq(3)`. Dropping the last handle does the same without waiting.
+    ///
+    /// # Errors
+    /// [`Stays`] gives it back while queue pairs use it, or somebody holds an event about it.
+    pub fn destroy(self) -> Result<(), Stays<Self>> {
+        let users = Rc::strong_count(&self.inner) - 1;
+        if users > 0 {
+            let error = DestroyError::InUse(u32::try_from(users).unwrap_or(u32::MAX)).into();
+            return Err(Stays { object: self, error });
+        }
+        match self.inner.cx.wait_acknowledged(EventScope::Cq(self.inner.id)) {
+            Ok(()) => Ok(()),
+            Err(held) => Err(Stays { object: self, error: held.into() }),
+        }
+    }
+
+    /// Fails it, as a device does that cannot write to it any more: it takes no completion from now on,
+    /// and every queue pair on it is in Error.
+    pub fn fail(&self) {
+        let id = self.inner.id;
+        self.inner.cx.with(|core| {
+            core.command(|engine, cqs| {
+                cqs.kill(id);
+                engine.fail_cq(id, cqs);
+            });
+        });
+    }
+
     /// Whether completions were lost: the queue is in error, and so is every queue pair on it.
     pub fn is_overrun(&self) -> bool {
         self.inner.cx.with(|core| core.cqs.is_overrun(self.inner.id))
@@ -127,6 +158,9 @@ impl Cq {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let scope = EventScope::Cq(self.id);
+        self.cx.warn_unacknowledged(scope);
+        self.cx.with(|core| core.forget(scope));
         self.cx.with(|core| core.cqs.destroy(self.id));
     }
 }

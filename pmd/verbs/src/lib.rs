@@ -17,6 +17,7 @@ mod discover;
 mod disturb;
 mod doorbell;
 pub mod endpoint;
+mod event;
 pub mod gid;
 mod mr;
 mod mw;
@@ -37,6 +38,7 @@ pub use device::{Device, DeviceConfig, MAX_LCORES, OpenError, WireChoice};
 pub use discover::{SoftAddress, SoftAddresses, Taken, soft_addresses};
 pub use disturb::{Disturb, FaultText, PlacedFault};
 pub use doorbell::Doorbell;
+pub use event::{EVENT_PATIENCE, Event, Stays, StaysBecause, Unacknowledged};
 pub use mr::{Mr, RegisterError};
 pub use mw::Mw;
 pub use pd::Pd;
@@ -45,8 +47,8 @@ pub use pmd_roce::work::{
     Access, Completion, Data, Imm, RecvWr, RemoteAddr, Sge, WcOpcode, WcStatus,
 };
 pub use qp::{
-    CreateQpError, DestroyQpError, JoinGroupError, ModifyQpError, PostListError, PostRecvListError,
-    Qp, QpOptions,
+    CreateQpError, JoinGroupError, ModifyQpError, PostListError, PostRecvListError, Qp, QpOptions,
+    Retired,
 };
 pub use srq::{Srq, SrqOptions};
 pub use transport::{

@@ -1,15 +1,19 @@
 //! Queue pairs.
 
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use pmd_roce::engine::{DestroyError, PostRecvError, PostSendError, QpView, ResourceError};
+use pmd_roce::event::{AsyncEvent, EventScope};
 use pmd_roce::ids::{Gid, Qpn, XrcdId};
 pub use pmd_roce::qp::attr::{CreateQpError, ModifyQpError};
 use pmd_roce::qp::attr::{QpAttr, QpCap, QpInit};
 use pmd_roce::qp::state::{AttrMask, QpState};
+use pmd_roce::qp::stats::QpStats;
 use pmd_roce::work::RecvWr;
 
 use crate::cq::Cq;
+use crate::event::Stays;
 use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::transition::Attempt;
@@ -129,21 +133,62 @@ impl<T: Service> Qp<T> {
     }
 
     /// Destroys it, with everything outstanding on it, as `ibv_destroy_qp(3)`. Dropping it does the
-    /// same, and leaves its multicast groups first.
+    /// same without waiting, and leaves its multicast groups first.
     ///
     /// # Errors
-    /// [`DestroyQpError`] gives it back while it is a member of multicast groups.
-    pub fn destroy(self) -> Result<(), DestroyQpError<T>> {
-        match u32::try_from(self.groups.len()) {
-            Ok(0) => {
-                drop(self);
-                Ok(())
-            }
-            groups => {
-                let error = DestroyError::Attached(groups.unwrap_or(u32::MAX));
-                Err(DestroyQpError { qp: self, error })
-            }
+    /// [`Stays`] gives it back while it is a member of multicast groups, or somebody holds an event about
+    /// it.
+    pub fn destroy(self) -> Result<(), Stays<Self>> {
+        let groups = u32::try_from(self.groups.len()).unwrap_or(u32::MAX);
+        if groups > 0 {
+            return Err(Stays { object: self, error: DestroyError::Attached(groups).into() });
         }
+        match self.pd.context().wait_acknowledged(EventScope::Qp(self.qpn)) {
+            Ok(()) => Ok(()),
+            Err(held) => Err(Stays { object: self, error: held.into() }),
+        }
+    }
+
+    /// Brings it to Error before its end, and waits until its queues are flushed and, with a shared
+    /// receive queue, the device has said that it takes no more from there (IBTA 1.4, 10.3.1: otherwise
+    /// what it has pulled is lost). Whoever is not told so within `limit` goes on all the same.
+    ///
+    /// # Errors
+    /// [`ModifyQpError`] where Error cannot be entered, as from RESET.
+    pub fn retire(&self, limit: Duration) -> Result<Retired, ModifyQpError> {
+        if self.state() != QpState::Error {
+            self.modify(&QpAttr::new(QpState::Error), AttrMask::STATE)?;
+        }
+        let cx = self.pd.context();
+        let start = cx.device().now();
+        let last = AsyncEvent::LastWqeReached(self.qpn);
+        loop {
+            cx.nudge();
+            let told = self.srq.is_none()
+                || cx.with(|core| core.take_event(|event| *event == last)).is_some();
+            let view = self.query();
+            if told && view.send_outstanding + view.recv_outstanding == 0 {
+                return Ok(Retired::Flushed);
+            }
+            if cx.device().now().since(start) >= limit {
+                tracing::warn!(
+                    "{}: no QP_LAST_WQE_REACHED on queue pair {} within {limit:?}",
+                    cx.device().name(),
+                    self.qpn
+                );
+                return Ok(Retired::Untold);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// What it has been through since it was created: counters, round trips, waits, time per state.
+    ///
+    /// # Panics
+    /// Never: the queue pair lives as long as this handle.
+    pub fn stats(&self) -> QpStats {
+        let stats = self.pd.context().with(|core| core.engine.query_qp_stats(self.qpn));
+        stats.expect("a handle keeps its queue pair alive")
     }
 
     /// Attributes, caps and state, as `ibv_query_qp(3)`.
@@ -239,14 +284,13 @@ impl Qp<Ud> {
     }
 }
 
-/// A queue pair that was not destroyed, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct DestroyQpError<T: Service> {
-    /// The queue pair, as it was.
-    pub qp: Qp<T>,
-    /// Why it stays.
-    pub error: DestroyError,
+/// How a queue pair was prepared for its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retired {
+    /// Everything is flushed, and nothing more will come from its shared receive queue.
+    Flushed,
+    /// The device never said so; whoever destroys it now may lose a receive that it has pulled.
+    Untold,
 }
 
 /// Why a multicast group was not joined.
@@ -262,6 +306,7 @@ pub enum JoinGroupError {
 
 impl<T: Service> Drop for Qp<T> {
     fn drop(&mut self) {
+        self.pd.context().warn_unacknowledged(EventScope::Qp(self.qpn));
         self.pd.context().with(|core| {
             for group in self.groups.drain(..) {
                 // Membership ends with the queue pair; it was checked when it began.

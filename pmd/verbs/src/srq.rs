@@ -2,11 +2,13 @@
 
 use std::rc::Rc;
 
-use pmd_roce::engine::{PostRecvError, ResourceError, SrqInit};
+use pmd_roce::engine::{DestroyError, PostRecvError, ResourceError, SrqInit, SrqView};
+use pmd_roce::event::EventScope;
 use pmd_roce::ids::{Srqn, XrcdId};
 use pmd_roce::work::RecvWr;
 
 use crate::cq::Cq;
+use crate::event::Stays;
 use crate::pd::Pd;
 use crate::qp::PostRecvListError;
 
@@ -79,6 +81,48 @@ impl Srq {
         self.inner.pd.context().with(|core| core.engine.arm_srq_limit(self.inner.srqn, limit))
     }
 
+    /// Keeps the last `receives` for queue pairs that have had none of it yet, so that a new connection's
+    /// first message finds one. 0 keeps none.
+    ///
+    /// # Errors
+    /// [`ResourceError::Value`] for more than the queue holds.
+    pub fn reserve(&self, receives: u32) -> Result<(), ResourceError> {
+        self.inner.pd.context().with(|core| core.engine.reserve_srq(self.inner.srqn, receives))
+    }
+
+    /// Fill, limit and history, as `ibv_query_srq(3)`; `None` never, while there is a handle.
+    pub fn query(&self) -> Option<SrqView> {
+        self.inner.pd.context().with(|core| core.engine.query_srq(self.inner.srqn))
+    }
+
+    /// Fails it, as a device does that cannot fetch from it any more: every queue pair that takes its
+    /// receives from it is in Error, and flushes to its own completion queue.
+    pub fn fail(&self) {
+        let srqn = self.inner.srqn;
+        let failed = self
+            .inner
+            .pd
+            .context()
+            .with(|core| core.command(|engine, cqs| engine.fail_srq(srqn, cqs)));
+        debug_assert!(failed.is_ok(), "a handle keeps its queue alive");
+    }
+
+    /// Destroys it, as `ibv_destroy_srq(3)`. Dropping the last handle does the same without waiting.
+    ///
+    /// # Errors
+    /// [`Stays`] gives it back while queue pairs use it, or somebody holds an event about it.
+    pub fn destroy(self) -> Result<(), Stays<Self>> {
+        let users = Rc::strong_count(&self.inner) - 1;
+        if users > 0 {
+            let error = DestroyError::InUse(u32::try_from(users).unwrap_or(u32::MAX)).into();
+            return Err(Stays { object: self, error });
+        }
+        match self.inner.pd.context().wait_acknowledged(EventScope::Srq(self.inner.srqn)) {
+            Ok(()) => Ok(()),
+            Err(held) => Err(Stays { object: self, error: held.into() }),
+        }
+    }
+
     /// Requests in the queue.
     pub fn outstanding(&self) -> u32 {
         self.inner
@@ -91,7 +135,10 @@ impl Srq {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let scope = EventScope::Srq(self.srqn);
+        self.pd.context().warn_unacknowledged(scope);
         self.pd.context().with(|core| {
+            core.forget(scope);
             // Queue pairs hold a handle, so none uses it any more.
             let destroyed = core.engine.destroy_srq(self.srqn);
             debug_assert!(destroyed.is_ok());

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pmd_roce::engine::Engine;
-use pmd_roce::event::AsyncEvent;
+use pmd_roce::event::{AsyncEvent, EventScope};
 use pmd_roce::ids::{Gid, Instant, Qpn};
 use pmd_roce::qp::attr::{ModifyQpError, QpAttr};
 use pmd_roce::qp::state::AttrMask;
@@ -17,6 +18,7 @@ use super::handover::Handover;
 use super::memory::TableMemory;
 use super::peers::Peers;
 use super::wire::{LastFlow, WireSink, frame, verdict};
+use crate::event::{Event, Register};
 use crate::qp::JoinGroupError;
 
 /// Events kept for a consumer that does not take them; the oldest go first.
@@ -42,6 +44,8 @@ pub(crate) struct Core {
     pub(crate) handover: Handover,
     pub(crate) events: VecDeque<AsyncEvent>,
     pub(crate) lost_events: u64,
+    /// Events that consumers took and did not acknowledge yet.
+    pub(crate) taken: Arc<Register>,
     /// Multicast groups that the wire is in, and how many queue pairs are in each.
     groups: Vec<(Gid, u32)>,
     /// For whoever sleeps on a channel; made with the first one.
@@ -87,6 +91,7 @@ impl Core {
             handover,
             events: VecDeque::with_capacity(MAX_EVENTS),
             lost_events: 0,
+            taken: Arc::default(),
             groups: Vec::new(),
             alarm: None,
             driven: false,
@@ -202,7 +207,27 @@ impl Core {
             destroyed.is_ok(),
             "the handle detached it from its groups and nobody else destroys it"
         );
+        // Who takes events later shall not learn of it.
+        self.forget(EventScope::Qp(qpn));
         self.engine.publish(&mut self.peers);
+    }
+
+    /// Drops the events about an object that is no more.
+    pub(crate) fn forget(&mut self, scope: EventScope) {
+        self.events.retain(|event| event.scope() != scope);
+    }
+
+    /// Runs a command that fails or changes something of the device, and shows peers what came of it.
+    pub(crate) fn command<R>(&mut self, act: impl FnOnce(&mut Engine, &mut Cqs) -> R) -> R {
+        let result = act(&mut self.engine, &mut self.cqs);
+        self.engine.publish(&mut self.peers);
+        self.collect_events();
+        result
+    }
+
+    /// The oldest event that nobody took yet; it is to be acknowledged.
+    pub(crate) fn get_event(&mut self) -> Option<Event> {
+        self.events.pop_front().map(|event| self.taken.hand_out(event))
     }
 
     fn collect_events(&mut self) {

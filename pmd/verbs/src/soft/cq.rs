@@ -174,6 +174,13 @@ impl Cqs {
         }
     }
 
+    /// From now on it takes no completion, as after an overrun.
+    pub(crate) fn kill(&mut self, cq: CqId) {
+        if let Some(ring) = self.ring(cq) {
+            ring.room = 0;
+        }
+    }
+
     pub(crate) fn destroy(&mut self, cq: CqId) {
         if let Some(slot) = self.rings.get_mut(cq.0 as usize) {
             *slot = None;

@@ -159,9 +159,9 @@ fn s1_43_a_group_reaches_its_members_once() {
 
     // B1: a member is not destroyed, and still a member afterwards.
     let refused = first.destroy().unwrap_err();
-    assert_eq!(refused.error, DestroyError::Attached(1));
+    assert_eq!(refused.error, DestroyError::Attached(1).into());
     assert!(refused.to_string().contains("detach it first"), "{refused}");
-    first = refused.qp;
+    first = refused.object;
     receive_all(&world, &[&first, &second]);
     send();
     let [_, received] = world.complete([1, 2]);

@@ -12,6 +12,7 @@ mod contract;
 mod datagrams;
 mod doorbell;
 mod double;
+mod events;
 mod faults;
 mod inline;
 mod lcores;
