@@ -1,7 +1,9 @@
 //! Every operation, on both paths.
 
+use pmd_roce::ids::PathMtu;
+use pmd_roce::wire::bth::BthView;
 use pmd_roce::work::{Data, Imm, SendFlags, SendOp, WcOpcode, WcStatus};
-use pmd_sim::{QpPlan, World};
+use pmd_sim::{Path, QpPlan, World};
 
 use crate::harness::{ALL, End, PATHS, Pair, pattern};
 
@@ -119,4 +121,23 @@ fn a_host_talks_to_itself() {
         assert_eq!(b.bytes(&world, 0, 2000), pattern(3, 2000));
         assert_eq!(world.memory(host).bytes(other.addr + 5, 2000).unwrap(), pattern(3, 2000));
     }
+}
+
+/// S1-27: the last packet of a message asks for an acknowledgement, and one in 64 before it; the others
+/// are acknowledged along with it.
+#[test]
+fn s1_27_not_every_packet_asks() {
+    let mut pair = Pair::new(4, Path::Packets, QpPlan { path_mtu: PathMtu::B256, ..QpPlan::rc() });
+    let Pair { world, a, b, .. } = &mut pair;
+    world.record_frames();
+    a.post(world, 1, SendOp::Write(b.mr.at(0)), 0, 200 * 256);
+    a.post(world, 2, SendOp::Write(b.mr.at(0)), 0, 256);
+    assert_eq!(a.statuses(world, 2), [(1, OK), (2, OK)]);
+    let requests = world.frames().iter().filter(|frame| frame.from == a.host());
+    let bths = requests.map(|frame| BthView::new_checked(&frame.payload).unwrap());
+    let asking: Vec<_> =
+        (0..).zip(bths).filter(|(_, bth)| bth.ack_req()).map(|(at, _)| at).collect();
+    assert_eq!(asking, [63, 127, 191, 199, 200]);
+    let acks = world.frames().iter().filter(|frame| frame.from == b.host()).count();
+    assert!((1..=5).contains(&acks), "{acks}");
 }

@@ -397,3 +397,56 @@ fn s1_64_wrong_qkey_is_dropped_and_counted() {
         assert_eq!(b.counters(world).qkey_viol, 1);
     }
 }
+
+/// S4-21, S4-12: one queue pair falls and comes back by RESET, again and again, while its siblings on the
+/// same device, domain and completion queue have messages in flight all the time.
+#[test]
+fn s4_21_recovery_leaves_siblings_alone() {
+    for path in PATHS {
+        let mut world = World::new(21);
+        let (near, far) = (world.add_host("a"), world.add_host("b"));
+        let cq = world.create_cq(near, 4096);
+        let plan = QpPlan { cqs: Some((cq, cq)), ..QpPlan::rc() };
+        let mut pairs: Vec<_> = (0..3)
+            .map(|_| {
+                let pair =
+                    [End::new(&mut world, near, plan), End::new(&mut world, far, QpPlan::rc())];
+                world.connect(pair[0].side, pair[1].side, path).unwrap();
+                pair
+            })
+            .collect();
+        let mut posted = 0;
+        let mut statuses = vec![Vec::new(); 3];
+        for round in 0..6 {
+            for id in posted..posted + 20 {
+                for [a, b] in &pairs[1..] {
+                    b.recv(&mut world, id, 0, 2000);
+                    a.post(&mut world, id, SendOp::Send, 0, 2000);
+                }
+            }
+            posted += 20;
+            let [a, b] = &mut pairs[0];
+            let bad = RemoteAddr { rkey: Rkey(!b.mr.rkey.0), ..b.mr.at(0) };
+            a.post(&mut world, round, SendOp::Write(b.mr.at(0)), 0, 2000);
+            a.post(&mut world, round, SendOp::Write(bad), 0, 8);
+            world.run_for(Duration::from_micros(30));
+            assert_eq!(a.state(&world), QpState::Error, "{path:?} round {round}");
+            for end in [&mut *a, &mut *b] {
+                end.side.plan.sq_psn = end.side.plan.sq_psn.plus(0x1000);
+                end.set_state(&mut world, QpState::Reset).unwrap();
+            }
+            world.connect(a.side, b.side, path).unwrap();
+        }
+        world.run_for(Duration::from_millis(1));
+        while let Some(wc) = world.poll_cq(near, cq) {
+            let index = pairs.iter().position(|[a, _]| a.side.qpn == wc.qpn).unwrap();
+            statuses[index].push(wc.status);
+        }
+        assert_eq!(statuses[0], [OK, WcStatus::RemAccess].repeat(6), "{path:?}");
+        for sibling in &statuses[1..] {
+            assert_eq!(*sibling, vec![OK; 120], "{path:?}");
+        }
+        let events = pairs[1][0].events(&mut world);
+        assert_eq!(events, [], "nothing of it was an event at the requester");
+    }
+}

@@ -17,6 +17,7 @@ mod properties;
 mod recovery;
 mod retries;
 mod scopes;
+mod scopes_at_random;
 mod shared_receives;
 mod slow_peers;
 mod stats;
