@@ -10,7 +10,10 @@ fn folder() -> PathBuf {
 }
 
 fn scenarios() -> Vec<PathBuf> {
-    let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    let files = std::fs::read_dir(folder())
+        .expect("the folder of scenarios")
+        .flatten()
+        .map(|entry| entry.path());
     let mut files: Vec<_> =
         files.filter(|path| path.extension().is_some_and(|ext| ext == "toml")).collect();
     files.sort();
@@ -18,12 +21,12 @@ fn scenarios() -> Vec<PathBuf> {
 }
 
 fn text(name: &str) -> String {
-    std::fs::read_to_string(folder().join(name)).unwrap()
+    std::fs::read_to_string(folder().join(name)).expect("a scenario")
 }
 
 fn run(text: &str, seed: u64) -> Report {
     let scenario = Scenario::parse("a scenario", text).unwrap_or_else(|report| panic!("{report}"));
-    pmd_lab::run(&scenario, seed).unwrap()
+    pmd_lab::run(&scenario, seed).expect("a world")
 }
 
 /// B4, S0-25, P11, P12, P14, P15, P16, P20, P22, P24: what each scenario expects comes true on every seed; the same seed
