@@ -105,7 +105,7 @@ fn pools(
         let srqn =
             world.create_srq(host, &init).map_err(|error| SetupError::of(&srq.name, &error))?;
         let free: VecDeque<u32> = (0..srq.depth).collect();
-        let buffers = Buffers { base: 0, size, gap, free, posted: 0, usual: srq.depth, ever: 0 };
+        let buffers = Buffers { size, gap, free, usual: srq.depth, ..Buffers::default() };
         let (name, limit, hold) = (srq.name.clone(), srq.limit, srq.hold);
         let mut pool = Pool { name, host, srqn, mr, buffers, limit, hold };
         pool.fill(world).map_err(|error| SetupError::of(&srq.name, &error))?;
@@ -246,6 +246,7 @@ fn end(
     let buffers = Buffers {
         base: layout.bytes,
         size,
+        is_bad: plan.bad_receives,
         gap,
         free: (0..slots).collect(),
         posted: 0,

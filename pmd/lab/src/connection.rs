@@ -74,6 +74,8 @@ pub(crate) struct Buffers {
     /// Where they begin in the region.
     pub(crate) base: u64,
     pub(crate) size: u64,
+    /// They are not registered.
+    pub(crate) is_bad: bool,
     pub(crate) gap: u64,
     pub(crate) free: VecDeque<u32>,
     pub(crate) posted: u32,

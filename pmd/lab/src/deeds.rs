@@ -8,6 +8,7 @@ use pmd_sim::{Act, Fault as Loss, Filter, HostId};
 
 use crate::build::START;
 use crate::connection::{End, FAR, NEAR};
+use crate::limits::SLOT_GAP;
 use crate::run::{Lab, post_receive};
 use crate::scenario::{Deed, Fault};
 use crate::timeline::Action;
@@ -137,6 +138,7 @@ impl Lab<'_> {
             Deed::KillDevice => self.world.kill_device(host),
             Deed::PortDown => self.world.set_port(host, false),
             Deed::PortUp => self.world.set_port(host, true),
+            Deed::Flip(place) => self.flip(fault, host, place),
             Deed::MoveGid => self.move_gid(host),
             Deed::KillHost => {
                 self.world.kill_host(host);
@@ -145,6 +147,18 @@ impl Lab<'_> {
                     conn.abandon(now);
                     conn.degraded = true;
                     conn.refuse_backlog(now);
+                }
+            }
+        }
+    }
+
+    fn flip(&mut self, fault: &Fault, host: HostId, place: u64) {
+        for conn in self.struck(fault) {
+            let ends = self.conns[conn].ends.iter().filter(|end| end.host == host);
+            for end in ends {
+                let at = end.mr.addr + SLOT_GAP + place;
+                if let Some([byte]) = self.world.memory_mut(host).bytes_mut(at, 1) {
+                    *byte ^= 1;
                 }
             }
         }

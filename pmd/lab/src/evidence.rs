@@ -7,7 +7,7 @@ use pmd_roce::qp::state::{QpState, Transport};
 use pmd_roce::work::WcStatus;
 use pmd_sim::Path as Route;
 
-use crate::connection::{Conn, FAR, Fate, NEAR};
+use crate::connection::{Conn, End, FAR, Fate, NEAR};
 use crate::limits;
 use crate::run::{Lab, concerns};
 use crate::scenario::Op;
@@ -28,6 +28,21 @@ impl Lab<'_> {
             sizes: sizes(conn),
             knobs: Knobs::default(),
         }
+    }
+
+    /// What an end has counted since the beginning: of its queue pair where that counts by itself, of its device
+    /// where not.
+    pub(crate) fn counters(&self, end: &End) -> Snapshot {
+        let own = self.world.engine(end.host).query_qp_stats(end.side.qpn);
+        let own = own.map(|stats| stats.counters).unwrap_or_default();
+        let before: Snapshot = end.baseline.iter().collect();
+        let device: Snapshot = self.world.counters(end.host).iter().collect();
+        let device = device.since(&before);
+        let counts = |name: &str| own.iter().find(|(known, _)| *known == name);
+        let both = device
+            .iter()
+            .map(|(name, count)| (name.to_owned(), counts(name).map_or(count, |(_, count)| count)));
+        both.collect()
     }
 
     fn symptom(&self, conn: &Conn, transport: Transport) -> Symptom {
@@ -94,8 +109,8 @@ impl Lab<'_> {
         let heard = heard.filter(|heard| concerns(heard.event.scope(), end));
         why::End {
             name: host.name.clone(),
-            before: end.baseline.iter().collect(),
-            after: self.world.counters(end.host).iter().collect::<Snapshot>(),
+            before: Snapshot::default(),
+            after: self.counters(end),
             qp: Qp {
                 state: state.map(|attr| attr.cur_state.to_string()),
                 transport: Some(transport(plan.transport).to_owned()),

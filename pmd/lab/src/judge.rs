@@ -5,7 +5,6 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use pmd_observe::{Code, Verdict};
-use pmd_roce::counters::Counters;
 use pmd_roce::qp::state::QpState;
 use serde::Serialize;
 
@@ -133,11 +132,7 @@ impl Lab<'_> {
     }
 
     fn moved(&self, conn: &Conn, which: usize, counter: &str) -> u64 {
-        let end = &conn.ends[which];
-        let value = |counters: &Counters| {
-            counters.iter().find(|(name, _)| *name == counter).map_or(0, |(_, value)| value)
-        };
-        value(self.world.counters(end.host)).saturating_sub(value(&end.baseline))
+        self.counters(&conn.ends[which]).get(counter).unwrap_or(0)
     }
 
     /// Asynchronous events that concern a connection, by name.

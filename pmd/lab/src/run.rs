@@ -65,7 +65,11 @@ impl Pool {
 impl Buffers {
     fn sge(&self, mr: &Mr, slot: u32) -> Sge {
         let len = u32::try_from(self.size).unwrap_or(u32::MAX);
-        mr.sge(self.base + self.gap * u64::from(slot), len)
+        let mut sge = mr.sge(self.base + self.gap * u64::from(slot), len);
+        if self.is_bad {
+            sge.lkey.0 = !sge.lkey.0;
+        }
+        sge
     }
 }
 

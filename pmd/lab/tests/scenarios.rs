@@ -95,6 +95,19 @@ fn what_is_not_met_is_told() {
     assert!(report.to_string().contains("NOT MET"));
 }
 
+/// A stored bit that flips after it was acknowledged: no status tells, and the comparison of all bytes does.
+#[test]
+fn a_flipped_bit_is_a_data_mismatch() {
+    let text = "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n[[qp]]\nname = \"w\"\nfrom = \"a\"\nto = \"b\"\n\
+                [[work]]\nqp = \"w\"\nop = \"write\"\nsize = \"4KiB\"\ncount = 3\n\
+                [[fault]]\nat = \"1ms\"\nto = \"b\"\nmatch = { qp = \"w\" }\ndo = \"flip 4200\"\n\
+                [[expect]]\nqp = \"w\"\nstatuses = { \"0\" = 3 }\nverdict = \"data-mismatch\"\n";
+    let report = run(text, 7);
+    let unmet: Vec<_> = report.expectations.iter().filter(|one| !one.met).collect();
+    assert_eq!(unmet.len(), 1, "{report}");
+    assert_eq!(unmet[0].seen, "`w`: the bytes of request 1 differ at the two ends");
+}
+
 /// A record is played input for input, and a changed one is noticed at the input that differs.
 #[test]
 fn a_record_is_replayed_exactly() {

@@ -326,6 +326,10 @@ fn possible(scenario: &Scenario, fault: &Fault, row: &Row, found: &mut Vec<Diagn
             Diagnostic::error(format!("`{deed}` happens to a host"))
                 .at(at_deed, "expected `to`, the host"),
         ),
+        Deed::Flip(_) if fault.qp.is_none() => found.push(
+            Diagnostic::error("a flip is of a connection's bytes")
+                .at(at_deed, "expected `match = { qp = \"…\" }`"),
+        ),
         Deed::Pause if fault.until.is_none() => found.push(
             Diagnostic::error("a pause has an end")
                 .at(at_deed, "expected `until`")

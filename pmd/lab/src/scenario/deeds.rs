@@ -33,6 +33,8 @@ pub enum Deed {
     MoveGid,
     /// A host dies.
     KillHost,
+    /// A bit of one stored byte changes; its place among the bytes of a connection's requests.
+    Flip(u64),
 }
 
 /// Why a text is no deed.
@@ -74,6 +76,13 @@ impl Deed {
             "port-up" => Self::PortUp,
             "move-gid" => Self::MoveGid,
             "kill-host" => Self::KillHost,
+            "flip" => {
+                let place = words.next().and_then(|place| place.parse().ok());
+                Self::Flip(place.ok_or_else(|| NoDeed {
+                    reason: "a flip says which byte, counted from 0".to_owned(),
+                    meant: Some("flip 0".to_owned()),
+                })?)
+            }
             _ => {
                 let meant = suggest::nearest(word, DEEDS).map(str::to_owned);
                 return Err(NoDeed {
@@ -119,7 +128,11 @@ mod tests {
     #[test]
     fn every_word_is_a_deed() {
         for word in DEEDS {
-            let text = if word == "delay" { "delay 5ms".to_owned() } else { word.to_owned() };
+            let text = match word {
+                "delay" => "delay 5ms".to_owned(),
+                "flip" => "flip 17".to_owned(),
+                word => word.to_owned(),
+            };
             assert!(Deed::parse(&text).is_ok(), "{text}");
         }
         assert_eq!(

@@ -15,7 +15,7 @@ pub(super) const OPS: [&str; 7] =
     ["send", "send-imm", "write", "write-imm", "read", "compare-swap", "fetch-add"];
 
 /// What a fault can do, as the first word of `do`.
-pub(super) const DEEDS: [&str; 16] = [
+pub(super) const DEEDS: [&str; 17] = [
     "drop",
     "delay",
     "dup",
@@ -32,6 +32,7 @@ pub(super) const DEEDS: [&str; 16] = [
     "port-up",
     "move-gid",
     "kill-host",
+    "flip",
 ];
 
 const MTUS: &[u64] = &[256, 512, 1024, 2048, 4096];
@@ -145,6 +146,8 @@ pub(super) fn qp() -> Vec<Key> {
             "receives posted at `to` before it can be reached; not given: `depth`",
         ),
         size("receive_size", "bytes of each receive; not given: the largest message that comes"),
+        Key::word("receive_lkey", &["good", "bad"], "key of the buffers of receives")
+            .default("good"),
         Key::flag("repost", "post a receive again when it was used").default(true),
         Key::new("srq", Form::Name, "shared receive queue at `to`"),
         Key::new("cq", Form::Name, "completion queue at one of its hosts"),
@@ -208,9 +211,15 @@ pub(super) fn fault() -> Vec<Key> {
         Key::new("from", Form::Name, "only frames of this host"),
         Key::new("to", Form::Name, "only frames to this host; or the host that it happens to"),
         Key::new("match", Form::Group(frames()), "which frames, or which queue pair"),
-        Key::text("do", "what happens").required(),
+        Key::text("do", DO).required(),
     ]
 }
+
+/// What the words behind `do` mean.
+const DO: &str = "what happens. To frames: `drop`, `delay 5ms`, `dup`, `reorder`, `corrupt`, `partition` (between `from` and `to`, \
+both ways). To the host `to`: `pause` (no turn), `stop-recv` (posts no receives), `stop-poll` (takes no completions), \
+`kill-cq` (queues of `match.qp`, or all), `kill-srq`, `kill-device`, `port-down` (up again at `until`), `port-up`, `move-gid` \
+(its last address goes to the next index), `kill-host`, `flip 17` (one bit of that byte of what `match.qp` has there)";
 
 pub(super) fn frames() -> Vec<Key> {
     vec![

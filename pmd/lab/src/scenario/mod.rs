@@ -132,6 +132,8 @@ pub struct Connection {
     pub receives: u32,
     /// Bytes of each.
     pub receive_size: u64,
+    /// Their buffers are not registered.
+    pub bad_receives: bool,
     /// They are posted again.
     pub repost: bool,
     /// Shared receive queue at `to`.

@@ -252,6 +252,7 @@ fn connection(
         depth,
         receives: settings.count_opt("receives").map_or(0, small),
         receive_size: settings.size_opt("receive_size").map_or(0, |size| size.get()),
+        bad_receives: settings.text("receive_lkey") == "bad",
         repost: settings.flag("repost"),
         srq,
         cq,
