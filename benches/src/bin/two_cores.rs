@@ -28,9 +28,10 @@ fn main() -> Result<()> {
     let work = args.work;
     let [here, there] = cores()?;
     let probe = if args.no_probe { None } else { Some(hop_ns(there, here)?) };
-    pin_current(here)?;
     let options = work.options(2 * IN_FLIGHT);
+    // A thread that is started after this one was pinned could not leave its core.
     let (near, opposite) = Opposite::start(&options, there)?;
+    pin_current(here)?;
     let from = near.source(work.size);
     let in_flight = IN_FLIGHT as usize;
     let mut source = Source::new(&near, work.kind, &from, opposite.wish.memory, in_flight);

@@ -246,6 +246,16 @@ impl Engine {
     /// [`PostRecvError`]; nothing was posted.
     #[inline]
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
+        if let Some(qp) = self.qps.get_mut(qpn)
+            && qp::post::recv_usual(qp, &mut self.device, wr)
+        {
+            return Ok(());
+        }
+        self.post_recv_any(qpn, wr)
+    }
+
+    #[inline(never)]
+    fn post_recv_any(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         self.post_recv_list(qpn, [wr]).map_err(|(_, error)| error)
     }
 

@@ -108,6 +108,23 @@ fn check(qp: &Qp, dev: &Device, wr: &SendWr<'_>) -> Result<u32, PostSendError> {
     Ok(len)
 }
 
+/// Appends the usual receive, of one element, where it only waits for a message. False: there is
+/// something special about it, and nothing has changed.
+#[inline]
+pub(crate) fn recv_usual(qp: &mut Qp, dev: &mut Device, wr: &RecvWr<'_>) -> bool {
+    let [only] = wr.sges else { return false };
+    let state = qp.state();
+    // A queue pair without receives of its own has no room.
+    let is_usual = state.accepts_post_recv() && state != QpState::Error;
+    if !is_usual || !qp.rq.post_only(wr.wr_id, only) {
+        return false;
+    }
+    if qp.is_local() {
+        dev.pages.touch_receives(qp.slot);
+    }
+    true
+}
+
 /// Appends receives up to the first that is refused, which changes nothing.
 ///
 /// # Errors

@@ -98,6 +98,18 @@ impl RecvQueue {
         Ok(())
     }
 
+    /// As [`Self::post`], of one element. False: it was refused.
+    #[inline]
+    pub(crate) fn post_only(&mut self, wr_id: WrId, only: &Sge) -> bool {
+        let has_room = self.max_sge > 0 && (self.len() as usize) < self.capacity();
+        if has_room {
+            let index = self.index(self.tail);
+            self.wqes[index] = RecvWqe { wr_id, sge: *only, sges: 1 };
+            self.tail = self.tail.wrapping_add(1);
+        }
+        has_room
+    }
+
     #[inline(never)]
     fn put(&mut self, index: usize, wr: &RecvWr<'_>) {
         let sges = wr.sges.len();

@@ -290,6 +290,54 @@ mod tests {
         }
     }
 
+    /// Slots are lent in a row, as many as there is room for: across laps, and never beyond the depth.
+    #[test]
+    fn lent_slots_are_filled_in_order() {
+        let mut cqs = Cqs::default();
+        let cq = cqs.create(5);
+        let lent = |cqs: &mut Cqs, from: u64, most: usize| {
+            let mut there = 0;
+            let filled = cqs.fill(cq, |slots| {
+                there = slots.len();
+                let filled = there.min(most);
+                for (wr, slot) in (from..).zip(&mut slots[..filled]) {
+                    *slot = completion(wr);
+                }
+                filled
+            });
+            filled.unwrap();
+            there
+        };
+        // In its first lap the queue grows by one; eight slots make a lap.
+        assert_eq!((lent(&mut cqs, 0, 0), lent(&mut cqs, 0, 9)), (1, 1));
+        for wr in 1..5 {
+            assert_eq!(lent(&mut cqs, wr, 9), 1);
+        }
+        assert_eq!(lent(&mut cqs, 5, 9), 0, "it is full");
+        assert_eq!(take(&mut cqs, cq, 4), [0, 1, 2, 3]);
+        for wr in 5..8 {
+            assert_eq!(lent(&mut cqs, wr, 9), 1);
+        }
+        assert_eq!((take(&mut cqs, cq, 4), take(&mut cqs, cq, 4)), (vec![4, 5, 6, 7], vec![]));
+        assert_eq!((lent(&mut cqs, 8, 2), lent(&mut cqs, 10, 9)), (5, 3));
+        assert_eq!(take(&mut cqs, cq, 4), [8, 9, 10, 11]);
+        assert_eq!((take(&mut cqs, cq, 4), lent(&mut cqs, 13, 9)), (vec![12], 3), "to the end");
+        assert_eq!(lent(&mut cqs, 16, 9), 2, "the rest is in the next lap");
+        assert_eq!(
+            (take(&mut cqs, cq, 4), take(&mut cqs, cq, 4)),
+            (vec![13, 14, 15, 16], vec![17])
+        );
+        cqs.arm(cq, Armed::Solicited);
+        lent(&mut cqs, 18, 1);
+        assert!(!cqs.take_fired(cq));
+        let solicited = |slots: &mut [Completion]| {
+            slots[0] = completion(19).with_solicited(true);
+            1
+        };
+        cqs.fill(cq, solicited).unwrap();
+        assert!(cqs.take_fired(cq) && !cqs.take_fired(cq));
+    }
+
     /// A queue holds what it was made for, loses what is more, and gives what it holds even then.
     #[test]
     fn an_overrun_is_for_good() {
