@@ -1,6 +1,9 @@
 //! What a scenario cannot say is refused with its line, a caret and a way out.
 
+use std::path::Path;
+
 use pmd_lab::Scenario;
+use pmd_sim::Rng;
 
 const GOOD: &str = r#"
 [[host]]
@@ -73,6 +76,14 @@ fn impossible_values_are_refused() {
             "name = \"b\"\nmtu = 1024\n[[host]]\nname = \"c\"\n[[qp]]\nname = \"x\"\nfrom = \"c\"\nto = \"b\"\nmtu = 4096",
             "more than its port carries",
         ),
+        ("name = \"b\"", "name = \"b\"\naddress = \"10.0.0.1\"", "10.0.0.1 is taken twice"),
+        ("name = \"b\"", "name = \"b\"\naddress = \"239.0.0.1\"", "cannot have the address"),
+        (
+            "to = \"b\"",
+            "to = \"b\"\nreceives = 1000\nreceive_size = \"64MiB\"",
+            "needs too much memory",
+        ),
+        ("op = \"write\"", "op = \"write\"\nsize = \"64MiB\"\ncount = 9", "needs too much memory"),
         ("", "[[fault]]\nto = \"b\"\ndo = \"pause\"\n", "a pause has an end"),
         ("", "[[fault]]\nat = \"2s\"\nuntil = \"1s\"\ndo = \"drop\"\n", "over before it begins"),
         ("", "[[fault]]\ndo = \"delay\"\n", "a delay says how long"),
@@ -94,6 +105,61 @@ fn impossible_values_are_refused() {
     }
     let report = refused("to = \"b\"", "to = \"b\"\ntransport = \"ud\"");
     assert!(report.contains("Ud cannot carry write"), "{report}");
+}
+
+/// Whatever stands in a file, reading it ends in a scenario or in a report, and a small scenario runs to its end.
+#[test]
+fn files_with_any_mistake_are_read_to_the_end() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/lab");
+    let files = std::fs::read_dir(folder).expect("the folder of scenarios").flatten();
+    let mut texts: Vec<String> =
+        files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect();
+    texts.sort();
+    let words: Vec<String> =
+        texts.iter().flat_map(|text| text.split_whitespace().map(str::to_owned)).collect();
+    let mut rng = Rng::new(11);
+    let (mut taken, mut refused) = (0, 0);
+    for round in 0..6000 {
+        let mut lines: Vec<String> =
+            texts[rng.index(texts.len())].lines().map(str::to_owned).collect();
+        for _ in 0..rng.between(1, 3) {
+            let at = rng.index(lines.len());
+            match rng.below(4) {
+                0 => drop(lines.remove(at)),
+                1 => {
+                    let other = rng.index(lines.len());
+                    lines.swap(at, other);
+                }
+                2 => {
+                    let (key, _) = lines[at].split_once('=').unwrap_or((&lines[at], ""));
+                    lines[at] = format!("{key}= {}", words[rng.index(words.len())]);
+                }
+                _ => {
+                    let line = lines[rng.index(lines.len())].clone();
+                    lines.insert(at, line);
+                }
+            }
+            if lines.is_empty() {
+                break;
+            }
+        }
+        match Scenario::parse("s.toml", &lines.join("\n")) {
+            Err(report) => {
+                assert!(report.errors() > 0 && !report.to_string().is_empty());
+                refused += 1;
+            }
+            Ok(scenario) => {
+                taken += 1;
+                let bytes: u64 = scenario.works.iter().map(|work| work.size * work.count).sum();
+                let is_small = bytes < 1 << 18 && scenario.limit.as_secs() <= 3;
+                // A device may still refuse it.
+                if is_small && let Ok(report) = pmd_lab::run(&scenario, round) {
+                    assert!(report.elapsed_virtual_s <= scenario.limit.as_secs_f64());
+                }
+            }
+        }
+    }
+    assert!(taken > 500 && refused > 500, "{taken} taken, {refused} refused");
 }
 
 /// Nodes that touch files have no place in a closed world, and are named.

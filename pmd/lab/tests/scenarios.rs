@@ -29,8 +29,18 @@ fn run(text: &str, seed: u64) -> Report {
     pmd_lab::run(&scenario, seed).expect("a world")
 }
 
-/// B4, S0-25, P11, P12, P14, P15, P16, P20, P22, P24: what each scenario expects comes true on every seed; the same seed
-/// gives the same trace, and another seed another one.
+/// B4, S0-25: what each scenario expects comes true on every seed; the same seed
+/// gives the same trace, and another seed another one. The scenarios show, with the counters that must move and those that
+/// must not:
+///
+/// - S0-14, S0-19, S0-23, S3-40 `link-dead`, S0-15, S0-20, S0-24 `no-receives` and `receiver-stops`, S3-10 `slow-*`
+/// - P11, S1-68 to S1-71, S2-20, S2-25 `status-12-worlds`, `peer-in-init`, `wrong-psn`, `wrong-qkey`; S1-31 `timeout-off`
+/// - P12 `late-receives`, `receives-forgotten`, `rnr-stall`; P14, S1-47, S1-48, S1-50 `srq-limit`, `srq-dry`
+/// - P15, S1-30, S1-66 `lost-ack`; P16, S3-15, S4-14 `cq-overrun`, `cq-killed`; S3-16, S3-39 `device-killed`
+/// - P20, S3-23, S4-15 `srq-killed`; P22, S0-49, S3-17 `port-flap`, `gid-moved`; P24 `storage-outage`, `peer-killed`
+/// - P04 `mtu-mismatch`, `long-frames-vanish`; B1, S1-41, S1-64 `wrong-qkey`; S1-02, S1-72 `datagrams-lost`
+/// - S1-32, S1-33 `lost-request`, `lost-read-response`, `storm`; S4-10, S4-12 `bad-rkey`, `no-right-to-write`,
+///   `misaligned-atomic`, `too-many-reads`, `message-too-long`, `broken-receive`
 #[test]
 fn b4_every_scenario_meets_its_expectations_and_repeats_itself() {
     let files = scenarios();

@@ -5,6 +5,8 @@ use pmd_graph::config::units::show_time;
 use pmd_graph::diagnostic::{Diagnostic, Span};
 use pmd_roce::counters::Counters;
 use pmd_roce::event::AsyncEvent;
+use pmd_roce::ids::Gid;
+use pmd_roce::limits::MAX_GIDS;
 use pmd_roce::qp::state::Transport;
 use pmd_sim::Path as Route;
 
@@ -77,22 +79,70 @@ pub(super) fn sense(scenario: &Scenario, draft: &mut Draft) {
     for (expect, row) in scenario.expects.iter().zip(&draft.expects) {
         expected(scenario, expect, row, &mut found);
     }
-    let bytes: u64 = scenario.works.iter().map(|work| memory(work).saturating_mul(2)).sum();
-    if bytes > limits::MEMORY_MAX
-        && let Some(row) = draft.works.last()
-    {
-        found.push(
-            Diagnostic::error("the scenario needs too much memory")
-                .at(row.span, format!("{bytes} bytes with this, of {}", limits::MEMORY_MAX))
-                .help("lower `size` or `count`"),
-        );
-    }
+    addresses(scenario, &draft.hosts.0, &mut found);
+    room(scenario, draft, &mut found);
     found.into_iter().for_each(|complaint| draft.sheet.report.push(complaint));
 }
 
-/// Registered bytes of a work at each end.
-fn memory(work: &Work) -> u64 {
-    work.op.map_or(0, |_| (work.size + limits::SLOT_GAP).saturating_mul(work.count))
+/// Every address is one host's, once.
+fn addresses(scenario: &Scenario, rows: &[Row], found: &mut Vec<Diagnostic>) {
+    let mut taken: Vec<(Gid, Span)> = Vec::new();
+    for (host, row) in scenario.hosts.iter().zip(rows) {
+        let key = if row.settings.span("gids").is_some() { "gids" } else { "address" };
+        let at = place(row, key);
+        if host.gids.len() > MAX_GIDS {
+            found.push(
+                Diagnostic::error(format!("more than {MAX_GIDS} entries in a GID table"))
+                    .at(at, "no port has more"),
+            );
+        }
+        for gid in host.gids.iter().filter(|gid| **gid != Gid::default()) {
+            let ip = gid.ip();
+            if ip.is_multicast() || ip.is_unspecified() {
+                found.push(
+                    Diagnostic::error(format!("a host cannot have the address {ip}"))
+                        .at(at, "expected the address of one host"),
+                );
+            }
+            if let Some((_, first)) = taken.iter().find(|(known, _)| known == gid) {
+                found.push(
+                    Diagnostic::error(format!("{ip} is taken twice"))
+                        .at(at, "the second time")
+                        .with(*first, "the first time"),
+                );
+            }
+            taken.push((*gid, at));
+        }
+    }
+}
+
+/// Whether the registered memory of all of it fits.
+fn room(scenario: &Scenario, draft: &Draft, found: &mut Vec<Diagnostic>) {
+    let mut total = 0_u64;
+    let slots = |size: u64, count: u64| (size + 2 * limits::SLOT_GAP).saturating_mul(count);
+    let works = scenario.works.iter().zip(&draft.works).map(|(work, row)| {
+        let both = work.op.map_or(0, |_| slots(work.size, work.count).saturating_mul(2));
+        let receive = scenario.qps[work.qp].receive_size;
+        (both.saturating_add(slots(receive, work.post_recv.into())), row, "count")
+    });
+    let qps = scenario.qps.iter().zip(&draft.qps.0);
+    let qps = qps.map(|(qp, row)| (slots(qp.receive_size, qp.receives.into()), row, "receives"));
+    let srqs = scenario.srqs.iter().zip(&draft.srqs.0);
+    let srqs = srqs.map(|(srq, row)| (slots(srq.size, srq.depth.into()), row, "depth"));
+    for (bytes, row, key) in works.chain(qps).chain(srqs) {
+        total = total.saturating_add(bytes);
+        if total > limits::MEMORY_MAX {
+            found.push(
+                Diagnostic::error("the scenario needs too much memory")
+                    .at(
+                        place(row, key),
+                        format!("{total} bytes with this, of {}", limits::MEMORY_MAX),
+                    )
+                    .help("lower the size of messages, or their number"),
+            );
+            return;
+        }
+    }
 }
 
 fn place(row: &Row, key: &str) -> Span {
