@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use pmd_roce::engine::SrqInit;
 use pmd_roce::ids::{CqId, Gid, Instant, Psn, Srqn};
 use pmd_roce::limits::{ACK_REQUEST_EVERY, GRH_BYTES};
-use pmd_roce::qp::attr::{AddressVector, QpAttr, QpCap};
-use pmd_roce::qp::state::Transport;
+use pmd_roce::qp::attr::{AddressVector, ModifyQpError, PathMigState, QpAttr, QpCap};
+use pmd_roce::qp::state::{AttrMask, QpState, Transport};
 use pmd_roce::work::Access;
 use pmd_sim::connect::PD;
 use pmd_sim::{HostId, Mr, Path, QpPlan, World};
@@ -46,6 +46,8 @@ pub(crate) fn build(scenario: &Scenario, seed: u64, records: bool) -> Result<Bui
         let rarely = users.any(|qp| qp.ack_per_message);
         world.add_host_with(&host.name, |config| {
             config.gids.clone_from(&host.gids);
+            config.second_port.extend(host.second);
+            config.auto_path_mig = host.second.is_some();
             config.mtu = host.mtu;
             config.window_packets = limits::WINDOW_PACKETS;
             config.ack_request_every = if rarely { 0 } else { ACK_REQUEST_EVERY };
@@ -315,6 +317,9 @@ fn connect(world: &mut World, plan: &Connection, conn: &mut Conn) -> Result<(), 
             world.modify_qp(end.host, end.side.qpn, &attr, mask)?;
             world.to_rts(end.side)?;
         }
+        if plan.alternate {
+            load_alternate(world, plan, conn)?;
+        }
         if plan.transport == Transport::Ud {
             let end = &conn.ends[NEAR];
             let av = address(world, end, conn.ends[FAR].host, end.peer.gid, plan.route);
@@ -326,6 +331,25 @@ fn connect(world: &mut World, plan: &Connection, conn: &mut Conn) -> Result<(), 
     conn.attrs_at_start = [NEAR, FAR].map(|end| attr(world, &conn.ends[end]));
     if plan.policy == Policy::Reconnect {
         recover::arm(conn);
+    }
+    Ok(())
+}
+
+/// Gives both ends the path between their second ports as the alternate one, to be armed by the next messages.
+fn load_alternate(world: &mut World, plan: &Connection, conn: &Conn) -> Result<(), ModifyQpError> {
+    for (this, other) in [(NEAR, FAR), (FAR, NEAR)] {
+        let end = &conn.ends[this];
+        let second = world.engine(conn.ends[other].host).gids(2).first().copied();
+        let to = AddressVector::to(second.unwrap_or_default());
+        let attr = QpAttr {
+            alt_av: AddressVector { port: 2, ..to },
+            alt_port: 2,
+            alt_timeout: plan.timeout,
+            path_mig_state: PathMigState::Rearm,
+            ..QpAttr::new(QpState::Rts)
+        };
+        let mask = AttrMask::STATE | AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE;
+        world.modify_qp(end.host, end.side.qpn, &attr, mask)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use pmd_observe::{Code, Verdict};
+use pmd_roce::ids::Instant;
 use pmd_roce::qp::state::QpState;
 use serde::Serialize;
 
@@ -113,6 +114,9 @@ impl Lab<'_> {
         if expect.recovers.is_some() || expect.recovers_within.is_some() {
             all.push(self.recovered(conn, expect));
         }
+        if let Some(within) = expect.rate_within {
+            all.push(self.as_fast(conn, within));
+        }
         if expect.siblings {
             all.push(self.unaffected());
         }
@@ -187,6 +191,28 @@ impl Lab<'_> {
             millis(longest)
         );
         Expectation::new(text, back == wanted, seen)
+    }
+
+    /// Requests succeed at nine tenths of the rate before the first fault, or more, from so long after the last one on.
+    fn as_fast(&self, conn: &Conn, within: Duration) -> Expectation {
+        let begins = self.scenario.faults.iter().map(|fault| fault.at).min().unwrap_or_default();
+        let ends = self.scenario.faults.iter().map(|fault| fault.until.unwrap_or(fault.at)).max();
+        let from = build::START.after(ends.unwrap_or_default() + within);
+        let good = || conn.endings.iter().filter(|ending| ending.fate.is_success());
+        let rate = |from: Instant, to: Instant| {
+            let count = good().filter(|ending| (from..=to).contains(&ending.at)).count();
+            let span = to.since(from).as_secs_f64();
+            if span > 0.0 { count as f64 / span } else { 0.0 }
+        };
+        let before = rate(conn.first_post.unwrap_or_default(), build::START.after(begins));
+        let after = rate(from, good().next_back().map_or(from, |ending| ending.at));
+        let text = format!(
+            "`{}`: {} after the last fault it is as fast as before the first",
+            conn.name,
+            millis(within)
+        );
+        let seen = format!("{before:.0} requests per second before, {after:.0} after");
+        Expectation::new(text, before > 0.0 && after >= 0.9 * before, seen)
     }
 
     /// Nothing happened to connections of which nothing bad is expected.

@@ -96,7 +96,7 @@ fn addresses(scenario: &Scenario, rows: &[Row], found: &mut Vec<Diagnostic>) {
                     .at(at, "no port has more"),
             );
         }
-        for gid in host.gids.iter().filter(|gid| **gid != Gid::default()) {
+        for gid in host.gids.iter().chain(&host.second).filter(|gid| **gid != Gid::default()) {
             let ip = gid.ip();
             if ip.is_multicast() || ip.is_unspecified() {
                 found.push(
@@ -159,7 +159,9 @@ fn connection(scenario: &Scenario, qp: &Connection, row: &Row, found: &mut Vec<D
         );
     }
     if !reliable {
-        for key in ["timeout", "retry_cnt", "rnr_retry", "min_rnr_timer", "policy", "access"] {
+        for key in
+            ["timeout", "retry_cnt", "rnr_retry", "min_rnr_timer", "policy", "alternate", "access"]
+        {
             if let Some(span) = row.settings.span(key)
                 && !(key == "access" && qp.transport == Transport::Uc)
             {
@@ -203,6 +205,13 @@ fn connection(scenario: &Scenario, qp: &Connection, row: &Row, found: &mut Vec<D
                     .help(format!("an index from 0 to {}", len.saturating_sub(1))),
             );
         }
+    }
+    let has_second = |host: usize| scenario.hosts[host].second.is_some();
+    if qp.alternate && !(has_second(qp.from) && has_second(qp.to)) {
+        found.push(
+            Diagnostic::error(format!("`{}` has no alternate path", qp.name))
+                .at(place(row, "alternate"), "expected `second_address` at both hosts"),
+        );
     }
     if let Some(srq) = qp.srq.map(|srq| &scenario.srqs[srq]) {
         if srq.host != qp.to {
@@ -444,6 +453,12 @@ fn expected(scenario: &Scenario, expect: &Expect, row: &Row, found: &mut Vec<Dia
             let names: Vec<&str> = counters.iter().map(|(known, _)| known).collect();
             found.push(unknown_word(name, "counter", place(row, key), names.into_iter()));
         }
+    }
+    if expect.rate_within.is_some() && scenario.faults.is_empty() {
+        found.push(
+            Diagnostic::error("a rate before and after, and no fault in between")
+                .at(place(row, "rate_within"), "expected a [[fault]]"),
+        );
     }
     if expect.recovers == Some(true) && qp.policy != Policy::Reconnect {
         found.push(

@@ -90,6 +90,11 @@ pub(super) fn host() -> Vec<Key> {
     vec![
         Key::new("name", Form::Name, "what other tables call it").required(),
         Key::new("address", Form::Address, "its first address").or_auto(),
+        Key::new(
+            "second_address",
+            Form::Address,
+            "the address of its second port, not given: it has one port",
+        ),
         mtu("mtu", "active MTU of its port").default(4096_u64),
         Key::new(
             "gids",
@@ -177,6 +182,8 @@ pub(super) fn qp() -> Vec<Key> {
         )
         .default("window"),
         Key::word("hold", &["init"], "leave the queue pair at `to` in INIT"),
+        Key::flag("alternate", "load the path between the second ports as the alternate one")
+            .default(false),
         Key::word("policy", &["none", "reconnect"], "what follows a failure").default("none"),
     ]
 }
@@ -261,6 +268,10 @@ pub(super) fn expect() -> Vec<Key> {
         Key::text("verdict", "code of the diagnosis"),
         Key::flag("recovers", "it comes back, does what may be repeated, and all bytes are right"),
         span("recovers_within", "from the failure until it works again, at most"),
+        span(
+            "rate_within",
+            "so long after the last fault is over, requests succeed at 9 tenths of the rate before the first one",
+        ),
         Key::word("siblings", &["unaffected"], "every connection of which nothing bad is expected"),
         Key::new(
             "counters",

@@ -62,6 +62,8 @@ pub struct Host {
     pub name: String,
     /// The GID table; an address of zeros is a vacant entry.
     pub gids: Vec<Gid>,
+    /// Address of its second port.
+    pub second: Option<Gid>,
     /// Which of them speak RoCE v1.
     pub old: Vec<Gid>,
     /// Active MTU.
@@ -164,6 +166,8 @@ pub struct Connection {
     pub ack_per_message: bool,
     /// The queue pair at `to` stays in INIT.
     pub hold_init: bool,
+    /// The second ports are the alternate path.
+    pub alternate: bool,
     /// What follows a failure.
     pub policy: Policy,
 }
@@ -284,6 +288,8 @@ pub struct Expect {
     pub recovers: Option<bool>,
     /// How soon.
     pub recovers_within: Option<Duration>,
+    /// How soon it is as fast as before.
+    pub rate_within: Option<Duration>,
     /// Nothing happens to the others.
     pub siblings: bool,
     /// Least values of counters of `from`.

@@ -201,7 +201,12 @@ fn host(number: usize, row: &Row, report: &mut Report) -> Host {
             );
         }
     }
-    Host { name: settings.text("name").to_owned(), gids, old, mtu: mtu(settings.count("mtu")) }
+    let second = match settings.value("second_address") {
+        Some(Value::Address(address)) => Some(Gid::from(*address)),
+        _ => None,
+    };
+    let (name, mtu) = (settings.text("name").to_owned(), mtu(settings.count("mtu")));
+    Host { name, gids, second, old, mtu }
 }
 
 /// An address and whether it is one of RoCE v1.
@@ -268,6 +273,7 @@ fn connection(
         to_mtu: settings.count_opt("to_mtu").map_or(path_mtu, mtu),
         ack_per_message: settings.text("acks") == "message",
         hold_init: settings.text_opt("hold").is_some(),
+        alternate: settings.flag("alternate"),
         policy: match settings.text("policy") {
             "reconnect" => Policy::Reconnect,
             _ => Policy::None,
@@ -426,6 +432,7 @@ fn expect(row: &Row, qp: usize, report: &mut Report) -> Expect {
         verdict,
         recovers: settings.flag_opt("recovers"),
         recovers_within: settings.time_opt("recovers_within"),
+        rate_within: settings.time_opt("rate_within"),
         siblings: settings.text_opt("siblings").is_some(),
         counters: tally("counters").unwrap_or_default(),
         to_counters: tally("to_counters").unwrap_or_default(),
