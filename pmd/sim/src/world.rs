@@ -259,6 +259,7 @@ impl World {
     /// # Errors
     /// The engine's.
     pub fn destroy_qp(&mut self, host: HostId, qpn: Qpn) -> Result<(), DestroyError> {
+        self.command(host, format_args!("destroy {qpn}"));
         self.with_engine(host, |engine| engine.destroy_qp(qpn))
     }
 
@@ -267,6 +268,7 @@ impl World {
     /// # Errors
     /// The engine's.
     pub fn create_srq(&mut self, host: HostId, init: &SrqInit) -> Result<Srqn, ResourceError> {
+        self.command(host, format_args!("create {init:?}"));
         self.with_engine(host, |engine| engine.create_srq(init))
     }
 
@@ -287,6 +289,7 @@ impl World {
     /// # Errors
     /// The engine's.
     pub fn create_ah(&mut self, host: HostId, av: &AddressVector) -> Result<AhId, ResourceError> {
+        self.command(host, format_args!("create {av:?}"));
         self.with_engine(host, |engine| engine.create_ah(av))
     }
 
@@ -300,6 +303,7 @@ impl World {
         qpn: Qpn,
         group: Gid,
     ) -> Result<(), ResourceError> {
+        self.command(host, format_args!("attach {qpn} {group}"));
         self.with_engine(host, |engine| engine.attach_multicast(qpn, group))?;
         self.network.join(group, host);
         Ok(())
@@ -442,6 +446,7 @@ impl World {
     /// # Panics
     /// When the host has no such port.
     pub fn set_port_of(&mut self, host: HostId, port: u8, up: bool) {
+        self.command(host, format_args!("port {port} up: {up}"));
         let done = self.with_engine(host, |engine| match up {
             true => engine.port_up(port),
             false => engine.port_down(port),
@@ -455,6 +460,7 @@ impl World {
     /// # Errors
     /// The engine's.
     pub fn set_gids(&mut self, host: HostId, gids: &[Gid]) -> Result<(), ResourceError> {
+        self.command(host, format_args!("gids {gids:?}"));
         let before = self.engine(host).gids(1).to_vec();
         self.with_engine(host, |engine| engine.set_gids(1, gids))?;
         before.into_iter().for_each(|gid| self.network.remove_address(gid));
@@ -484,6 +490,7 @@ impl World {
 
     /// The host dies. Peers on its machine learn of it after [`limits::DEATH_NOTICE`].
     pub fn kill_host(&mut self, host: HostId) {
+        self.command(host, format_args!("dies"));
         let dead = &mut self.hosts[host.0];
         dead.alive = false;
         dead.next_turn = None;
@@ -644,6 +651,7 @@ impl World {
         for peer in peers {
             let links: Vec<_> = self.fabric.links(peer).filter(|(_, to)| *to == id).collect();
             for (link, _) in links {
+                self.command(peer, format_args!("link {link} down"));
                 let Host { engine, cqs, alive, .. } = &mut self.hosts[peer.0];
                 if *alive {
                     engine.handle_link_down(self.now, link, cqs);
