@@ -49,7 +49,11 @@ fn dangling_names_are_refused() {
     for (from, to, what) in [
         ("to = \"b\"", "to = \"bb\"", "no host is called `bb`"),
         ("qp = \"w\"", "qp = \"v\"", "no qp is called `v`"),
-        ("to = \"b\"", "to = \"b\"\nsrq = \"pool\"", "no srq is called `pool`"),
+        (
+            "to = \"b\"",
+            "to = \"b\"\nsrq = \"pol\"\n[[srq]]\nname = \"pool\"\nhost = \"b\"\ndepth = 8",
+            "no srq is called `pol`",
+        ),
         ("", "[[expect]]\nqp = \"x\"\n", "no qp is called `x`"),
         ("", "[[fault]]\nto = \"c\"\ndo = \"pause\"\n", "no host is called `c`"),
         ("", "[[fault]]\nmatch = { qp = \"x\" }\ndo = \"drop\"\n", "no qp is called `x`"),

@@ -105,6 +105,23 @@ fn what_is_not_met_is_told() {
     assert!(report.to_string().contains("NOT MET"));
 }
 
+/// A shared receive queue that is only named, one right, and a host that is cut off from all others.
+#[test]
+fn what_needs_no_words_has_a_meaning() {
+    let qp = |name: &str| {
+        format!(
+            "[[qp]]\nname = \"{name}\"\nfrom = \"a\"\nto = \"b\"\nsrq = \"pool\"\naccess = \"write\"\n\
+             [[work]]\nqp = \"{name}\"\nop = \"send\"\ncount = 40\n[[work]]\nqp = \"{name}\"\nop = \"write\"\nat = \"1ms\"\n\
+             [[expect]]\nqp = \"{name}\"\nstatuses = {{ \"0\" = 41, \"12\" = 1 }}\nreceives = {{ \"0\" = 40 }}\nverdict = \"link-dead\"\n\
+             [[work]]\nqp = \"{name}\"\nop = \"write\"\nat = \"3ms\"\n"
+        )
+    };
+    let hosts = "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n";
+    let cut = "[[fault]]\nat = \"2ms\"\nto = \"b\"\ndo = \"partition\"\n";
+    let report = run(&format!("{hosts}{}{}{cut}", qp("one"), qp("two")), 7);
+    assert!(report.ok, "{report}");
+}
+
 /// A stored bit that flips after it was acknowledged: no status tells, and the comparison of all bytes does.
 #[test]
 fn a_flipped_bit_is_a_data_mismatch() {

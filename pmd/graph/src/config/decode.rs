@@ -175,6 +175,8 @@ fn value(key: &Key, item: &Item) -> Result<Value, Diagnostic> {
             .map(Value::Count)
             .map_err(|_| refused(key, item.span, &expected(&key.form))),
         (Form::List, Raw::List(items)) => list(key, items),
+        // One needs no brackets.
+        (Form::List, Raw::Text(_)) => list(key, std::slice::from_ref(item)),
         (Form::Tally, Raw::Table(table)) => tally(key, table),
         (form, raw) => {
             let diagnostic = Diagnostic::error(format!("`{name}` cannot be {}", raw.kind()))

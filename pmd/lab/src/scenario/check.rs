@@ -27,7 +27,9 @@ pub(super) fn names(draft: &mut Draft) {
     for row in &qps.0 {
         found.push(hosts.1.dangling(row, "from"));
         found.push(hosts.1.dangling(row, "to"));
-        found.push(srqs.1.dangling(row, "srq"));
+        if !srqs.1.is_empty() || !srqs.0.is_empty() {
+            found.push(srqs.1.dangling(row, "srq"));
+        }
         found.push(cqs.1.dangling(row, "cq"));
     }
     for row in works.iter().chain(expects.iter()) {
@@ -373,11 +375,11 @@ fn possible(scenario: &Scenario, fault: &Fault, row: &Row, found: &mut Vec<Diagn
             }
         }
         Deed::Partition => {
-            let both = fault.from.zip(fault.to).is_some_and(|(from, to)| from != to);
-            if !both {
+            let nobody = fault.from.is_none() && fault.to.is_none();
+            if nobody || fault.from == fault.to {
                 found.push(
                     Diagnostic::error("a partition has two sides")
-                        .at(at_deed, "expected `from` and `to`, two hosts"),
+                        .at(at_deed, "expected `from` and `to`, two hosts, or one that is cut off"),
                 );
             }
         }

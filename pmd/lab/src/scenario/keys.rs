@@ -66,7 +66,11 @@ pub fn sections() -> Vec<Section> {
             "A completion queue that several queue pairs share; each has its own otherwise.",
             cq(),
         ),
-        ("[[srq]]", "A shared receive queue.", srq()),
+        (
+            "[[srq]]",
+            "A shared receive queue. Where a scenario has no such table, a name under `srq` is one as deep as those who share it.",
+            srq(),
+        ),
         (
             "[[qp]]",
             "A connection: a queue pair at each of two hosts. Work goes from `from` to `to`.",
@@ -224,7 +228,7 @@ pub(super) fn fault() -> Vec<Key> {
 
 /// What the words behind `do` mean.
 const DO: &str = "what happens. To frames: `drop`, `delay 5ms`, `dup`, `reorder`, `corrupt`, `partition` (between `from` and `to`, \
-both ways). To the host `to`: `pause` (no turn), `stop-recv` (posts no receives), `stop-poll` (takes no completions), \
+both ways, or around one of them). To the host `to`: `pause` (no turn), `stop-recv` (posts no receives), `stop-poll` (takes no completions), \
 `kill-cq` (queues of `match.qp`, or all), `kill-srq`, `kill-device`, `port-down` (up again at `until`), `port-up`, `move-gid` \
 (its last address goes to the next index), `kill-host`, `flip 17` (one bit of that byte of what `match.qp` has there)";
 

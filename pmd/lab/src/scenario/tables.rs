@@ -85,13 +85,23 @@ fn build(top: &Settings, draft: &mut Draft) -> Scenario {
         hosts.0.iter().enumerate().map(|(number, row)| host(number, row, report)).collect();
     let works: Vec<Work> =
         works.iter().map(|row| work(row, index(qps, row.settings.text("qp")))).collect();
+    // Where no queue is declared, whoever names one declares it.
+    let mut implied: Vec<&str> = Vec::new();
+    for name in qps.0.iter().filter_map(|row| row.settings.text_opt("srq")) {
+        if srqs.0.is_empty() && !implied.contains(&name) {
+            implied.push(name);
+        }
+    }
     let mut connections: Vec<Connection> = qps
         .0
         .iter()
         .map(|row| {
             let name = |key: &str| row.settings.text(key);
             let ends = (index(hosts, name("from")), index(hosts, name("to")));
-            let srq = row.settings.text_opt("srq").map(|name| index(srqs, name));
+            let srq = row.settings.text_opt("srq").map(|name| match &implied[..] {
+                [] => index(srqs, name),
+                implied => implied.iter().position(|known| *known == name).unwrap_or_default(),
+            });
             let cq = row.settings.text_opt("cq").map(|name| index(cqs, name));
             connection(row, ends, srq, cq, &host_list, report)
         })
@@ -106,6 +116,25 @@ fn build(top: &Settings, draft: &mut Draft) -> Scenario {
             qp.receives = qp.depth;
         }
     }
+    let declared = srqs.0.iter().map(|row| Srq {
+        name: row.settings.text("name").to_owned(),
+        host: index(hosts, row.settings.text("host")),
+        depth: small(row.settings.count("depth")),
+        limit: row.settings.count_opt("limit").map(small),
+        size: row.settings.size("size").get(),
+        hold: row.settings.time("hold"),
+    });
+    let implied = implied.iter().enumerate().map(|(index, name)| {
+        let users = || connections.iter().filter(|qp| qp.srq == Some(index));
+        Srq {
+            name: (*name).to_owned(),
+            host: users().next().map_or(0, |qp| qp.to),
+            depth: users().map(|qp| qp.depth).sum(),
+            limit: None,
+            size: users().map(|qp| qp.receive_size).max().unwrap_or_default(),
+            hold: Duration::ZERO,
+        }
+    });
     let host_of = |row: &Row, key: &str| row.settings.text_opt(key).map(|name| index(hosts, name));
     Scenario {
         text: String::new(),
@@ -120,18 +149,8 @@ fn build(top: &Settings, draft: &mut Draft) -> Scenario {
                 depth: usize::try_from(row.settings.count("depth")).unwrap_or(usize::MAX),
             })
             .collect(),
-        srqs: srqs
-            .0
-            .iter()
-            .map(|row| Srq {
-                name: row.settings.text("name").to_owned(),
-                host: index(hosts, row.settings.text("host")),
-                depth: small(row.settings.count("depth")),
-                limit: row.settings.count_opt("limit").map(small),
-                size: row.settings.size("size").get(),
-                hold: row.settings.time("hold"),
-            })
-            .collect(),
+        srqs: declared.chain(implied).collect(),
+        qps: connections,
         faults: faults
             .iter()
             .map(|row| {
@@ -145,7 +164,6 @@ fn build(top: &Settings, draft: &mut Draft) -> Scenario {
             .map(|row| expect(row, index(qps, row.settings.text("qp")), report))
             .collect(),
         hosts: host_list,
-        qps: connections,
         works,
     }
     .with_text(sheet.text())
