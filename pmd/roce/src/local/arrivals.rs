@@ -85,10 +85,10 @@ fn run<C: CqSink, A: Arrivals, const BORROWED: bool>(
             let message = Completion::new(WcOpcode::Recv, plain.len);
             *slot = message.of(receive.wr_id, qpn).with_solicited(plain.solicited);
         }
-        seq.since(first).unsigned_abs() as usize
+        seq.minus(first.value()).value() as usize
     });
     drop(messages);
-    let taken = seq.since(first).unsigned_abs();
+    let taken = seq.minus(first.value()).value();
     if taken == 0 {
         return 0;
     }
