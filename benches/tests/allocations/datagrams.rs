@@ -8,7 +8,7 @@ use pmd_verbs::{
     Ah, Data, Qp, QpOptions, RecvWr, Sge, Srq, SrqOptions, Ud, WcStatus, WireChoice, WorkRequest,
 };
 
-use crate::{MESSAGES, WARM_UP};
+use crate::{MESSAGES, WARM_UP, warm_up};
 
 const QKEY: u32 = 0x1111_1111;
 const PAYLOAD: [u8; 32] = [7; 32];
@@ -28,7 +28,7 @@ fn datagrams_allocate_nothing() {
         let run = |messages: u64| {
             (0..messages / BATCHES).for_each(|_| batch(near, far, &to_far));
         };
-        run(WARM_UP);
+        warm_up(|| run(WARM_UP));
         let counted = allocation_counter::measure(|| run(MESSAGES));
         assert_eq!(counted.count_total, 0, "{wire:?}");
     }
