@@ -127,7 +127,6 @@ impl Engine {
         }
         let qp = self.qps.remove(qpn).ok_or(DestroyError::NotFound)?;
         dev.dismiss(&qp);
-        dev.timers.settle();
         dev.events.forget(qpn);
         dev.pages.forget(qp.slot, qpn);
         if let Some(srqn) = qp.init.srq {
@@ -392,7 +391,6 @@ impl Engine {
         sent += self.transmit_acks(&mut io, tx);
         let done = sent + self.run_local(&mut io, peers, POLL_BUDGET.saturating_sub(sent));
         self.device.timers.arm(now);
-        self.device.timers.settle();
         done
     }
 
@@ -541,9 +539,9 @@ impl Engine {
         completed
     }
 
-    /// When [`Engine::handle_timeout`] is due next; exact after [`Engine::poll_transmit`] and
-    /// [`Engine::handle_timeout`], else perhaps too early.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    /// When [`Engine::handle_timeout`] is due next, as far as it is known: a deadline that
+    /// [`Engine::poll_local`] set counts from the next call that is told the time.
+    pub fn poll_timeout(&mut self) -> Option<Instant> {
         self.device.timers.next()
     }
 

@@ -1,7 +1,8 @@
 //! One deadline per queue pair, in a binary heap that knows where each entry is.
 //!
 //! A deadline that only moves later, as the ACK timer's does with every acknowledgement, leaves the
-//! heap alone: the entry is put right when it comes to the top.
+//! heap alone, and so does one that is cleared: the entry is put right when its time has come, or when
+//! somebody asks for the next deadline in order to sleep until then.
 //!
 //! Whoever does not know the time asks for a deadline some time [after](Timers::after) the next
 //! reading of the clock, which comes with [`Timers::arm`]: a message through shared memory costs less
@@ -28,7 +29,7 @@ struct Entry {
 /// The deadlines of all queue pairs of an engine, by slot.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    /// Ordered by `at`, each no later than the slot's deadline.
+    /// Ordered by `at`, each no later than the slot's deadline; some of what has none any more.
     heap: Vec<Entry>,
     /// Where in the heap a slot's entry is.
     place: Box<[u32]>,
@@ -54,8 +55,9 @@ impl Timers {
     #[inline]
     pub(crate) fn after(&mut self, slot: u32, span: Duration) {
         self.span[slot as usize] = span;
-        self.deadline[slot as usize] = UNARMED;
-        self.unarmed.push(slot);
+        if core::mem::replace(&mut self.deadline[slot as usize], UNARMED) != UNARMED {
+            self.unarmed.push(slot);
+        }
     }
 
     /// The clock was read.
@@ -96,9 +98,15 @@ impl Timers {
         self.deadline[slot as usize] != NEVER
     }
 
-    /// The next deadline; never later than the truth, and exact after [`Timers::settle`].
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.heap.first().map(|entry| entry.at)
+    /// The next deadline of those that are armed.
+    pub(crate) fn next(&mut self) -> Option<Instant> {
+        while let Some(Entry { at, slot }) = self.heap.first().copied() {
+            if self.deadline[slot as usize] == at {
+                return Some(at);
+            }
+            self.correct_first();
+        }
+        None
     }
 
     /// Takes one slot whose deadline has come.
@@ -112,35 +120,34 @@ impl Timers {
     }
 
     fn take_due(&mut self, now: Instant) -> Option<u32> {
-        self.settle();
-        let Entry { at, slot } = *self.heap.first()?;
-        if at > now {
-            return None;
+        while let Some(Entry { at, slot }) = self.heap.first().copied().filter(|e| e.at <= now) {
+            let is_due = self.deadline[slot as usize] == at;
+            if is_due {
+                self.clear(slot);
+            }
+            self.correct_first();
+            if is_due {
+                return Some(slot);
+            }
         }
-        self.clear(slot);
-        self.settle();
-        Some(slot)
+        None
     }
 
-    /// Puts the top of the heap right.
-    pub(crate) fn settle(&mut self) {
-        while let Some(Entry { at, slot }) = self.heap.first().copied() {
-            let deadline = self.deadline[slot as usize];
-            if deadline == at {
-                return;
-            }
-            if deadline == NEVER || deadline == UNARMED {
-                self.place[slot as usize] = ABSENT;
+    /// Puts the top of the heap, which is not its slot's deadline, in its place.
+    fn correct_first(&mut self) {
+        let slot = self.heap[0].slot as usize;
+        match self.deadline[slot] {
+            NEVER | UNARMED => {
+                self.place[slot] = ABSENT;
                 let last = self.heap.pop();
                 if let Some(last) = last.filter(|_| !self.heap.is_empty()) {
                     self.heap[0] = last;
                 }
-            } else {
-                self.heap[0].at = deadline;
             }
-            if !self.heap.is_empty() {
-                self.sink(0);
-            }
+            later => self.heap[0].at = later,
+        }
+        if !self.heap.is_empty() {
+            self.sink(0);
         }
     }
 
@@ -209,11 +216,9 @@ mod tests {
         timers.set(0, Instant(30));
         timers.set(1, Instant(15));
         assert_eq!(drain(&mut timers, 20), [1]);
-        timers.settle();
         assert_eq!(timers.next(), Some(Instant(30)));
         timers.clear(0);
         assert!(!timers.is_set(0));
-        timers.settle();
         assert_eq!(timers.next(), None);
         assert_eq!(drain(&mut timers, u64::MAX - 1), []);
     }
@@ -228,7 +233,6 @@ mod tests {
         timers.clear(1);
         timers.after(0, Duration::from_nanos(7));
         timers.arm(Instant(100));
-        timers.settle();
         assert_eq!(timers.next(), Some(Instant(107)));
         timers.after(0, Duration::from_nanos(7));
         assert_eq!(drain(&mut timers, 1000), []);
@@ -263,7 +267,6 @@ mod tests {
                     model[slot as usize] = Some(at);
                 }
             }
-            timers.settle();
             assert_eq!(timers.next().map(|at| at.0), model.iter().flatten().min().copied());
         }
     }

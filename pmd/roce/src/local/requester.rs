@@ -41,6 +41,8 @@ pub(crate) struct Local {
     pub(crate) lane: u32,
     /// Found the ring full: the lane has it try again.
     blocked: bool,
+    /// No mark leads to its newest message: it is looked at in each poll.
+    pub(super) unmarked: bool,
     /// The deadline has come since the last turn.
     pub(super) lapsed: bool,
     /// A request has completed since the deadline was set.
@@ -66,6 +68,7 @@ impl Local {
             seen: None,
             lane: Lanes::NONE,
             blocked: false,
+            unmarked: false,
             lapsed: false,
             progress: false,
             taken: 0,
@@ -118,9 +121,15 @@ pub(crate) fn transmit<M: Memory, C: CqSink, P: LocalPeer>(
         return 0;
     }
     let mut attempt = Attempt::new(dev, io, peers, link);
-    let mut done = 0;
+    let mut done = attempt.run(qp, budget);
+    if done > 0 && qp.is_all_under_way() {
+        // Nothing is left to be done before the peer has taken it, and then a mark leads here.
+        if !dev.timers.is_set(qp.slot) {
+            start_timer(qp, dev, peers.consumed(link));
+        }
+        return done;
+    }
     let end = loop {
-        done += attempt.run(qp, budget - done);
         if done == budget || !qp.sq.has_next() {
             break Step::Wait;
         }
@@ -133,6 +142,7 @@ pub(crate) fn transmit<M: Memory, C: CqSink, P: LocalPeer>(
             Step::Passed => qp.sq.advance(),
             end @ (Step::Wait | Step::Full | Step::Gone) => break end,
         }
+        done += attempt.run(qp, budget - done);
     };
     match end {
         Step::Gone => give_up(qp, dev, io, peers),
@@ -142,6 +152,20 @@ pub(crate) fn transmit<M: Memory, C: CqSink, P: LocalPeer>(
     qp.local.blocked = matches!(end, Step::Full);
     dev.unsettled.push(qp.slot);
     done
+}
+
+impl Qp {
+    /// Whether every request is on its way as a message, and none has completed since its timer was
+    /// set.
+    #[inline]
+    fn is_all_under_way(&self) -> bool {
+        let is_started = |wqe: &SendWqe| wqe.stage == Stage::Started;
+        !self.local.progress
+            && !self.sq.has_next()
+            && self.sq.head().is_some_and(is_started)
+            && self.state() == QpState::Rts
+            && !self.local.unmarked
+    }
 }
 
 /// Ends a poll for a queue pair, after the fence: completes what is done, and sees to it that what
@@ -166,7 +190,8 @@ pub(crate) fn finish<M: Memory, C: CqSink>(
     }
     let waits =
         qp.sq.next().is_some_and(|wqe| qp.state() == QpState::Rts || wqe.stage != Stage::Posted);
-    if waits && !qp.local.blocked {
+    qp.local.unmarked &= !qp.sq.next_is_head();
+    if waits && !qp.local.blocked || qp.local.unmarked {
         dev.local.push(qp.slot);
     }
     if qp.transport().is_reliable() && !qp.requester.rnr_wait {

@@ -42,6 +42,7 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
         seq: qp.requester.end,
         newest: 0,
         unmarked: 0,
+        is_marked: true,
         sent: 0,
         received: 0,
     };
@@ -73,8 +74,9 @@ struct Run<S> {
     seq: Psn,
     /// The position of the last one.
     newest: u64,
-    /// Messages since completions were last seen to.
+    /// Messages since completions were last seen to, and whether they were.
     unmarked: u32,
+    is_marked: bool,
     /// Bytes of messages and WRITEs, and of READs.
     sent: u64,
     received: u64,
@@ -113,7 +115,7 @@ impl<S: Straight> Run<S> {
                         self.credits -= 1;
                         self.unmarked += 1;
                         if self.unmarked == MARK_EVERY {
-                            dev.mark_at(lane, slot, position);
+                            self.is_marked = dev.lanes.mark(lane, position, slot);
                             self.unmarked = 0;
                         }
                         is_oldest = false;
@@ -172,6 +174,8 @@ impl<S: Straight> Run<S> {
         dev.unfenced = self.unfenced;
         if self.unmarked > 0 {
             dev.mark(qp, self.newest);
+        } else if !self.is_marked {
+            qp.local.unmarked = true;
         }
         if self.seq != qp.requester.end {
             qp.requester.end = self.seq;
@@ -185,15 +189,8 @@ impl<S: Straight> Run<S> {
 impl Device {
     /// Has completions looked for once the peer has taken what was pushed up to `position`.
     #[inline]
-    pub(super) fn mark(&mut self, qp: &Qp, position: u64) {
-        self.mark_at(qp.local.lane, qp.slot, position);
-    }
-
-    #[inline]
-    fn mark_at(&mut self, lane: u32, slot: u32, position: u64) {
-        if !self.lanes.mark(lane, position, slot) {
-            self.local.push(slot);
-        }
+    pub(super) fn mark(&mut self, qp: &mut Qp, position: u64) {
+        qp.local.unmarked = !self.lanes.mark(qp.local.lane, position, qp.slot);
     }
 }
 

@@ -551,7 +551,7 @@ impl Pair {
             if moved {
                 continue;
             }
-            let next = self.hosts.iter().filter_map(|host| host.engine.poll_timeout()).min();
+            let next = self.hosts.iter_mut().filter_map(|host| host.engine.poll_timeout()).min();
             match next {
                 None => return,
                 Some(next) => self.hosts.iter_mut().for_each(|host| host.pass(next)),
