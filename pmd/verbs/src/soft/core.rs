@@ -27,8 +27,10 @@ const MAX_EVENTS: usize = 4096;
 /// another lcore hands over.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Polls between two that read the clock and look at everything, while an lcore polls shared memory
-/// without rest.
+/// How long frames, deadlines and events may wait while an lcore polls shared memory without rest and
+/// nothing else has had anything to do, in nanoseconds.
+const LOOK_EVERY: u64 = 1000;
+/// Polls between two that read the clock, for callers that have no time of their own.
 const QUICK_POLLS: u32 = 15;
 /// Who polls less often than this, in nanoseconds, needs the clock each time.
 const RESTLESS: u64 = 2000;
@@ -52,6 +54,9 @@ pub(crate) struct Core {
     alarm: Option<Alarm>,
     /// The lcore's loop makes progress, so that polling a queue need not.
     pub(crate) driven: bool,
+    /// Until then, turns do what shared memory needs, and no more. It answers in less time than
+    /// anything else takes to be looked at.
+    look_at: Instant,
     /// Polls left before the next one that reads the clock.
     quick: u32,
     /// Polls without a clock between the last that read it and the next.
@@ -95,6 +100,7 @@ impl Core {
             groups: Vec::new(),
             alarm: None,
             driven: false,
+            look_at: Instant::default(),
             quick: 0,
             skipped: 0,
             frames: 0,
@@ -102,52 +108,52 @@ impl Core {
         }
     }
 
-    /// A poll by a caller without a loop; the clock is read where it is needed. Shared memory answers
-    /// in less time than reading a clock takes, so that most polls of an lcore that does nothing else
-    /// look at it alone: frames, deadlines and events wait for the next turn, a microsecond away.
+    /// A poll by a caller without a loop; the clock is read where it is needed. To read it takes longer
+    /// than to look at shared memory, so that most polls of an lcore that does nothing else go without.
     #[inline]
     pub(crate) fn nudge(&mut self, clock: impl FnOnce() -> Instant) -> usize {
         if self.driven {
             return 0;
         }
         if self.quick == 0 || self.engine.has_packets() {
-            return self.turn(clock());
+            return self.timed(clock());
         }
         self.quick -= 1;
-        let Self { engine, cqs, memory, peers, now, .. } = self;
-        let received = peers.receive(*now, engine, memory, cqs);
-        let work = received + engine.poll_local(memory, peers, cqs);
-        if engine.has_events() {
-            self.collect_events();
-        }
-        work
+        self.progress(self.now)
     }
 
     #[inline(never)]
-    fn turn(&mut self, now: Instant) -> usize {
+    fn timed(&mut self, now: Instant) -> usize {
         let polls = 1 + u64::from(core::mem::take(&mut self.skipped));
         let restless = now.0.saturating_sub(self.now.0) < RESTLESS * polls;
+        self.look_at = Instant::default();
         let work = self.progress(now);
-        // Who may sleep needs the alarm set each time.
-        let is_quiet = self.frames == 0 && self.alarm.is_none();
-        let quick = restless && is_quiet && self.peers.has_links();
-        if quick {
+        if restless && self.look_at > now {
             (self.quick, self.skipped) = (QUICK_POLLS, QUICK_POLLS);
         }
         work
     }
 
     /// One turn: receive, run timers, send, ring one doorbell. Returns how much was done.
+    #[inline]
     pub(crate) fn progress(&mut self, now: Instant) -> usize {
         let work = self.receive(now);
         work + self.transmit(now)
     }
 
     /// The first half of a turn, before the applications of the lcore run.
+    #[inline]
     pub(crate) fn receive(&mut self, now: Instant) -> usize {
+        let Self { engine, cqs, memory, peers, .. } = self;
+        let work = peers.receive(now, engine, memory, cqs);
+        if now < self.look_at { work } else { work + self.look(now) }
+    }
+
+    /// Takes in frames, and runs timers.
+    #[inline(never)]
+    fn look(&mut self, now: Instant) -> usize {
         self.now = now;
         let Self { engine, cqs, memory, peers, wire, handover, .. } = self;
-        let work = peers.receive(now, engine, memory, cqs);
         self.frames = 0;
         if let Some(wire) = wire {
             self.frames += wire.rx_burst(now.0, &mut |rx| {
@@ -165,11 +171,25 @@ impl Core {
         engine.handle_timeout(now, memory, cqs);
         // A queue pair that failed here must be seen to have failed before its completions are.
         engine.publish(peers);
-        work + self.frames
+        self.frames
     }
 
     /// The second half: what engine and applications want sent.
+    #[inline]
     pub(crate) fn transmit(&mut self, now: Instant) -> usize {
+        if now >= self.look_at || self.engine.has_packets() {
+            return self.transmit_all(now);
+        }
+        let Self { engine, cqs, memory, peers, .. } = self;
+        let work = engine.poll_local(memory, peers, cqs);
+        if engine.has_events() {
+            self.collect_events();
+        }
+        work
+    }
+
+    #[inline(never)]
+    fn transmit_all(&mut self, now: Instant) -> usize {
         let Self { engine, cqs, memory, peers, wire, last_flow, .. } = self;
         let dyn_wire = wire.as_deref_mut().map(|wire| wire as &mut dyn Wire);
         let mut sink = WireSink::new(dyn_wire, last_flow);
@@ -182,7 +202,18 @@ impl Core {
         if self.alarm.is_some() {
             self.set_alarm(now);
         }
+        self.look_at = if self.is_quiet() { Instant(now.0 + LOOK_EVERY) } else { Instant(0) };
         work
+    }
+
+    /// Whether shared memory is all that this lcore works with at the moment. Who may sleep needs the
+    /// alarm set in each turn.
+    fn is_quiet(&self) -> bool {
+        let is_sent = |wire: &dyn Wire| wire.pending() == 0;
+        self.frames == 0
+            && self.alarm.is_none()
+            && self.peers.has_links()
+            && self.wire.as_deref().is_none_or(is_sent)
     }
 
     pub(crate) fn modify(
@@ -250,7 +281,7 @@ impl Core {
     }
 
     /// When this lcore wants its next turn although nothing arrives.
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+    pub(crate) fn next_timeout(&mut self) -> Option<Instant> {
         let wire = self.wire.as_ref().and_then(|wire| wire.poll_timeout()).map(Instant);
         [self.engine.poll_timeout(), wire].into_iter().flatten().min()
     }
@@ -260,6 +291,7 @@ impl Core {
         if self.alarm.is_none() {
             self.alarm = Some(Alarm::new()?);
             // From now on it is set in each turn.
+            self.look_at = Instant::default();
             self.quick = 0;
         }
         self.alarm.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
