@@ -1,10 +1,12 @@
 //! One message at a time: how long it takes.
 //!
 //! The clock is read once per round trip: where one ends the next begins. Between, it is read now and
-//! then only, for the timers of the device.
+//! then only, for the timers of the device. What can be done before a message comes is done while it is
+//! waited for.
 
 use pmd_observe::Histogram;
 use pmd_verbs::roce::ids::Instant;
+use pmd_verbs::{Imm, WorkRequest};
 
 use super::desk::{Desk, Rest, Signal};
 use super::failure::Failure;
@@ -30,15 +32,31 @@ pub(super) enum Round {
     Over,
 }
 
-/// Times round trips until there are enough. `trip` makes one, and is told its number, from 1.
+/// A round trip, or an operation of one side, in two halves: what there is to be said of the one before
+/// is written down while this one is under way.
+pub(super) trait Trip {
+    /// Sends message `number`, from 1.
+    ///
+    /// # Errors
+    /// What was refused.
+    fn begin(&mut self, number: u64, now: Instant) -> Result<(), Failure>;
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// That it failed, or does not come.
+    fn end(&mut self, number: u64, now: Instant) -> Result<Round, Failure>;
+}
+
+/// Times round trips until there are enough.
 ///
 /// # Errors
 /// What `trip` says, and that nothing arrives any more.
-pub(super) fn time<T: Flavour>(
+fn time<T: Flavour>(
     desk: &Desk<'_, T>,
     length: Length,
     halves: u64,
-    mut trip: impl FnMut(u64, Instant) -> Result<Round, Failure>,
+    mut trip: impl Trip,
 ) -> Result<Tally, Failure> {
     let begin = desk.ticker.now();
     let (warm, end) = match length {
@@ -51,47 +69,88 @@ pub(super) fn time<T: Flavour>(
             (Warm::Until(warm), End::At(warm.after(time)))
         }
     };
-    let mut histogram = Histogram::new();
-    let mut tally = Tally { started: begin.0, ..Tally::default() };
-    let (mut number, mut from, mut silent) = (0, begin, 0);
+    let mut book = Book {
+        warm,
+        halves,
+        histogram: Histogram::new(),
+        tally: Tally { started: begin.0, ..Tally::default() },
+        silent: 0,
+    };
+    let (mut number, mut from, mut last) = (0, begin, None);
     loop {
-        let is_warm = match warm {
-            Warm::Messages(messages) => number >= messages,
-            Warm::Until(time) => from >= time,
-        };
-        if is_warm && histogram.is_empty() && tally.lost == 0 {
-            tally.started = from.0;
-        }
         match end {
             End::Message(last) if number == last => break,
             End::At(time) if from >= time => break,
             _ => number += 1,
         }
-        let round = trip(number, from)?;
-        let now = desk.ticker.now();
+        trip.begin(number, from)?;
+        if let Some(last) = last.take() {
+            book.enter(desk, &last)?;
+        }
+        let round = trip.end(number, from)?;
+        let to = desk.ticker.now();
+        last = Some(Past { number, round, from, to });
+        if round == Round::Over {
+            break;
+        }
+        from = to;
+    }
+    if let Some(last) = last {
+        book.enter(desk, &last)?;
+    }
+    Ok(Tally { latency: Some(Box::new(book.histogram)), ..book.tally })
+}
+
+/// A trip that is over.
+struct Past {
+    number: u64,
+    round: Round,
+    from: Instant,
+    to: Instant,
+}
+
+/// What is known of all trips.
+struct Book {
+    warm: Warm,
+    halves: u64,
+    histogram: Histogram,
+    tally: Tally,
+    /// Trips that were lost in a row.
+    silent: u32,
+}
+
+impl Book {
+    fn enter<T: Flavour>(&mut self, desk: &Desk<'_, T>, past: &Past) -> Result<(), Failure> {
+        let Past { number, round, from, to } = *past;
+        let is_warm = match self.warm {
+            Warm::Messages(messages) => number > messages,
+            Warm::Until(time) => from >= time,
+        };
+        let tally = &mut self.tally;
+        if is_warm && tally.sent == 0 && tally.lost == 0 {
+            tally.started = from.0;
+        }
         match round {
-            Round::Over => break,
+            Round::Over => return Ok(()),
             Round::Lost => {
                 tally.lost += 1;
-                silent += 1;
-                if silent == LOST_IN_A_ROW {
+                self.silent += 1;
+                if self.silent == LOST_IN_A_ROW {
                     return Err(Failure::NothingArrives { sent: number });
                 }
             }
             Round::Done => {
-                silent = 0;
+                self.silent = 0;
                 if is_warm {
-                    histogram.record(now.0.saturating_sub(from.0) / halves);
+                    self.histogram.record(to.0.saturating_sub(from.0) / self.halves);
                     tally.sent += 1;
                 }
             }
         }
-        from = now;
-        tally.ended = now.0;
+        tally.ended = to.0;
         desk.shared.done.store(tally.sent, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
     }
-    tally.latency = Some(Box::new(histogram));
-    Ok(tally)
 }
 
 #[derive(Clone, Copy)]
@@ -113,6 +172,8 @@ struct Watch<'b, 'a, T: Flavour> {
     now: Instant,
     since: Instant,
     turns: u32,
+    /// Turns between two glances.
+    glance: u32,
     rest: Rest,
     /// The end of waiting.
     stop: Signal,
@@ -122,18 +183,20 @@ struct Watch<'b, 'a, T: Flavour> {
 
 impl<'b, 'a, T: Flavour> Watch<'b, 'a, T> {
     fn new(desk: &'b Desk<'a, T>, now: Instant, stop: Signal) -> Self {
-        Self { desk, now, since: now, turns: 0, rest: Rest::default(), stop, completed: 0 }
+        let glance = if desk.params.events || desk.cpu_shared { 1 } else { GLANCE };
+        let rest = Rest::default();
+        Self { desk, now, since: now, turns: 0, glance, rest, stop, completed: 0 }
     }
 
     /// One turn without what is waited for; `None`: go on waiting.
     #[inline]
     fn turn(&mut self) -> Result<Option<Round>, Failure> {
         self.turns += 1;
-        if self.turns.is_multiple_of(GLANCE) || self.desk.params.events || self.desk.cpu_shared {
-            return self.glance();
+        if self.turns < self.glance {
+            return Ok(None);
         }
-        std::hint::spin_loop();
-        Ok(None)
+        self.turns = 0;
+        self.glance()
     }
 
     #[cold]
@@ -156,6 +219,97 @@ impl<'b, 'a, T: Flavour> Watch<'b, 'a, T> {
     }
 }
 
+/// Sends one message after the other, each written before its time has come.
+struct Sender<'b, 'a, T: Flavour> {
+    desk: &'b Desk<'a, T>,
+    elements: &'b Elements,
+    pieces: &'b [[&'b [u8]; 1]],
+    slot: u32,
+    next: WorkRequest<'b, T>,
+    sent: u64,
+}
+
+impl<'b, 'a, T: Flavour> Sender<'b, 'a, T> {
+    fn new(
+        desk: &'b Desk<'a, T>,
+        elements: &'b Elements,
+        pieces: &'b [[&'b [u8]; 1]],
+        imm: Option<Imm>,
+    ) -> Result<Self, Failure> {
+        let next = request(desk, desk.params.test.op(), elements.data(pieces, 0, 0), 0, 0, imm)?;
+        Ok(Self { desk, elements, pieces, slot: 0, next: next.signaled(), sent: 0 })
+    }
+
+    /// Has the next message say this.
+    fn say(&mut self, imm: Option<Imm>) -> Result<(), Failure> {
+        let (op, data) =
+            (self.desk.params.test.op(), self.elements.data(self.pieces, 0, self.slot));
+        self.next = request(self.desk, op, data, 0, self.slot, imm)?.signaled();
+        Ok(())
+    }
+
+    /// Sends the next message, and writes the one after it.
+    #[inline]
+    fn send(&mut self, now: Instant, after: Option<Imm>) -> Result<(), Failure> {
+        self.desk.ends.qps[0].post_send(&self.next)?;
+        self.desk.ends.cx.transmit(now);
+        self.sent += 1;
+        if self.sent.is_multiple_of(DRAIN) {
+            self.desk.completions()?;
+        }
+        self.pass(after)
+    }
+
+    /// On to the next slot.
+    #[inline]
+    fn pass(&mut self, imm: Option<Imm>) -> Result<(), Failure> {
+        let slots = self.desk.params.slots();
+        if slots == 1 && imm.is_none() {
+            // The same again.
+            return Ok(());
+        }
+        self.slot = (self.slot + 1) % slots;
+        self.say(imm)
+    }
+}
+
+/// SENDs that answer each other, at the end that begins.
+struct Serve<'c, 'b, 'a, 'i, T: Flavour> {
+    sender: Sender<'b, 'a, T>,
+    inbox: &'c mut Inbox<'i>,
+    /// Messages can be lost, and so carry numbers.
+    numbers: bool,
+}
+
+impl<T: Flavour> Trip for Serve<'_, '_, '_, '_, T> {
+    #[inline]
+    fn begin(&mut self, number: u64, now: Instant) -> Result<(), Failure> {
+        self.sender.send(now, self.numbers.then(|| numbered(number + 1)))
+    }
+
+    #[inline]
+    fn end(&mut self, number: u64, now: Instant) -> Result<Round, Failure> {
+        let desk = self.sender.desk;
+        let mut watch = Watch::new(desk, now, Signal::Cut);
+        loop {
+            desk.ends.cx.receive(watch.now);
+            let mut answered = false;
+            self.inbox.take(desk, |completion| {
+                // A late answer to a message that was given up is none to this one.
+                answered |= !self.numbers || number_of(completion) == number_of_sent(number);
+                Ok(())
+            })?;
+            if answered {
+                return Ok(Round::Done);
+            }
+            desk.ends.cx.transmit(watch.now);
+            if let Some(round) = watch.turn()? {
+                return Ok(round);
+            }
+        }
+    }
+}
+
 /// SENDs that answer each other, at the end that begins.
 ///
 /// # Errors
@@ -168,36 +322,9 @@ pub(super) fn send_client<T: Flavour>(
 ) -> Result<Tally, Failure> {
     let elements = Elements::of(desk, size)?;
     let pieces = elements.pieces();
-    let slots = u64::from(desk.params.slots());
     let numbers = !desk.params.transport.is_reliable();
-    time(desk, length, 2, |number, now| {
-        let slot = slot_of(number, slots);
-        let imm = numbers.then(|| numbered(number));
-        let wr =
-            request(desk, desk.params.test.op(), elements.data(&pieces, 0, slot), 0, slot, imm)?;
-        if number.is_multiple_of(DRAIN) {
-            desk.completions()?;
-        }
-        desk.ends.qps[0].post_send(&wr.signaled())?;
-        desk.ends.cx.transmit(now);
-        let mut watch = Watch::new(desk, now, Signal::Cut);
-        loop {
-            desk.ends.cx.receive(watch.now);
-            let mut answered = false;
-            inbox.take(desk, |completion| {
-                // A late answer to a message that was given up is none to this one.
-                answered |= !numbers || number_of(completion) == number_of_sent(number);
-                Ok(())
-            })?;
-            if answered {
-                return Ok(Round::Done);
-            }
-            desk.ends.cx.transmit(watch.now);
-            if let Some(round) = watch.turn()? {
-                return Ok(round);
-            }
-        }
-    })
+    let sender = Sender::new(desk, &elements, &pieces, numbers.then(|| numbered(1)))?;
+    time(desk, length, 2, Serve { sender, inbox, numbers })
 }
 
 /// SENDs that answer each other, at the end that answers, until the other end is done.
@@ -211,9 +338,8 @@ pub(super) fn send_server<T: Flavour>(
 ) -> Result<Tally, Failure> {
     let elements = Elements::of(desk, size)?;
     let pieces = elements.pieces();
-    let slots = u64::from(desk.params.slots());
     let numbers = !desk.params.transport.is_reliable();
-    let mut answers = 0_u64;
+    let mut sender = Sender::new(desk, &elements, &pieces, None)?;
     let mut watch = Watch::new(desk, desk.ticker.now(), Signal::Stop);
     let mut pause = Pause::new(desk);
     loop {
@@ -228,49 +354,43 @@ pub(super) fn send_server<T: Flavour>(
             }
             Ok(())
         })?;
+        if due > 0 && numbers {
+            sender.say(imm)?;
+        }
         for _ in 0..due {
             pause.take();
-            let slot = slot_of(answers, slots);
-            let wr = request(
-                desk,
-                desk.params.test.op(),
-                elements.data(&pieces, 0, slot),
-                0,
-                slot,
-                imm,
-            )?;
-            answers += 1;
-            if answers.is_multiple_of(DRAIN) {
-                desk.completions()?;
-            }
-            desk.ends.qps[0].post_send(&wr.signaled())?;
+            sender.send(watch.now, imm)?;
         }
-        desk.ends.cx.transmit(watch.now);
         if due > 0 {
             watch.since = watch.now;
-        } else if watch.turn()? == Some(Round::Over) {
+            continue;
+        }
+        desk.ends.cx.transmit(watch.now);
+        if watch.turn()? == Some(Round::Over) {
+            let answers = sender.sent;
             return Ok(Tally { sent: answers, received: answers, ..Tally::default() });
         }
     }
 }
 
 /// WRITEs that answer each other, at either end: each sees the last byte of the other's message change.
-#[derive(Debug)]
 struct Mirror<'b, 'a, T: Flavour> {
     desk: &'b Desk<'a, T>,
-    size: u32,
     /// The word of the sink that holds the last byte of a message, and where in it.
     word: &'b std::sync::atomic::AtomicU64,
     shift: u32,
     /// Where the last byte goes out.
     last: u64,
+    /// The message, where it goes inline.
     inline: Option<Vec<u8>>,
+    request: WorkRequest<'b, T>,
     local: bool,
     posted: u64,
 }
 
 impl<'b, 'a, T: Flavour> Mirror<'b, 'a, T> {
-    fn new(desk: &'b Desk<'a, T>, size: u32) -> Result<Self, Failure> {
+    /// Of messages that `elements` hold.
+    fn new(desk: &'b Desk<'a, T>, elements: &'b Elements, size: u32) -> Result<Self, Failure> {
         let memory = &desk.ends.memory;
         let (Some(source), Some(sink)) = (&memory.source, &memory.sink) else {
             return Err(Failure::device("write-lat needs buffers on both sides"));
@@ -283,13 +403,14 @@ impl<'b, 'a, T: Flavour> Mirror<'b, 'a, T> {
         #[expect(clippy::cast_possible_truncation, reason = "a place within a word")]
         let shift =
             if cfg!(target_endian = "little") { 8 * (at % 8) } else { 56 - 8 * (at % 8) } as u32;
+        let data = elements.data(&[], 0, 0);
         Ok(Self {
             desk,
-            size,
             word: memory.region.atomic_u64(at / 8 * 8)?,
             shift,
             last: source.at(0, 0) + u64::from(size) - 1,
             inline: inline.transpose()?,
+            request: request(desk, desk.params.test.op(), data, 0, 0, None)?.signaled(),
             local: desk.ends.path == "local",
             posted: 0,
         })
@@ -302,31 +423,27 @@ impl<'b, 'a, T: Flavour> Mirror<'b, 'a, T> {
         (word >> self.shift).to_le_bytes()[0]
     }
 
+    #[inline]
     fn post(&mut self, value: u8, now: Instant) -> Result<(), Failure> {
         let desk = self.desk;
-        self.posted += 1;
-        if self.posted.is_multiple_of(DRAIN) {
-            desk.completions()?;
-        }
         let qp = &desk.ends.qps[0];
         if let Some(bytes) = &mut self.inline {
             if let Some(last) = bytes.last_mut() {
                 *last = value;
             }
             let piece = [bytes.as_slice()];
-            qp.post_send(
-                &request(desk, desk.params.test.op(), pmd_verbs::Data::Inline(&piece), 0, 0, None)?
-                    .signaled(),
-            )?;
-        } else if let Some(source) = &desk.ends.memory.source {
+            let data = pmd_verbs::Data::Inline(&piece);
+            let wr = request(desk, desk.params.test.op(), data, 0, 0, None)?;
+            qp.post_send(&wr.signaled())?;
+        } else {
             desk.ends.memory.region.write_at(self.last, &[value])?;
-            let sge = [source.sge(0, 0, self.size)];
-            qp.post_send(
-                &request(desk, desk.params.test.op(), pmd_verbs::Data::Sges(&sge), 0, 0, None)?
-                    .signaled(),
-            )?;
+            qp.post_send(&self.request)?;
         }
         desk.ends.cx.transmit(now);
+        self.posted += 1;
+        if self.posted.is_multiple_of(DRAIN) {
+            desk.completions()?;
+        }
         Ok(())
     }
 
@@ -338,7 +455,6 @@ impl<'b, 'a, T: Flavour> Mirror<'b, 'a, T> {
             if self.seen() == value {
                 return true;
             }
-            std::hint::spin_loop();
         }
         self.desk.turn(now);
         self.seen() == value
@@ -362,6 +478,35 @@ pub(super) fn clear_mark<T: Flavour>(desk: &Desk<'_, T>, size: u32) -> Result<()
 }
 
 /// WRITEs that answer each other, at the end that begins.
+impl<T: Flavour> Trip for Mirror<'_, '_, T> {
+    #[inline]
+    fn begin(&mut self, number: u64, now: Instant) -> Result<(), Failure> {
+        self.post(mark(number), now)
+    }
+
+    #[inline]
+    fn end(&mut self, number: u64, now: Instant) -> Result<Round, Failure> {
+        let mut again = 0;
+        let mut watch = Watch::new(self.desk, now, Signal::Cut);
+        loop {
+            if self.look(mark(number), watch.now) {
+                return Ok(if again == 0 { Round::Done } else { Round::Lost });
+            }
+            match watch.turn()? {
+                Some(Round::Lost) if again < LOST_IN_A_ROW => {
+                    again += 1;
+                    self.post(mark(number), watch.now)?;
+                    watch.since = watch.now;
+                }
+                Some(Round::Lost) => return Err(Failure::NothingArrives { sent: number }),
+                Some(round) => return Ok(round),
+                None => {}
+            }
+        }
+    }
+}
+
+/// WRITEs that answer each other, at the end that begins.
 ///
 /// # Errors
 /// How it broke.
@@ -370,27 +515,8 @@ pub(super) fn write_client<T: Flavour>(
     size: u32,
     length: Length,
 ) -> Result<Tally, Failure> {
-    let mut mirror = Mirror::new(desk, size)?;
-    time(desk, length, 2, |number, now| {
-        let mut again = 0;
-        mirror.post(mark(number), now)?;
-        let mut watch = Watch::new(desk, now, Signal::Cut);
-        loop {
-            if mirror.look(mark(number), watch.now) {
-                return Ok(if again == 0 { Round::Done } else { Round::Lost });
-            }
-            match watch.turn()? {
-                Some(Round::Lost) if again < LOST_IN_A_ROW => {
-                    again += 1;
-                    mirror.post(mark(number), watch.now)?;
-                    watch.since = watch.now;
-                }
-                Some(Round::Lost) => return Err(Failure::NothingArrives { sent: number }),
-                Some(round) => return Ok(round),
-                None => {}
-            }
-        }
-    })
+    let elements = Elements::of(desk, size)?;
+    time(desk, length, 2, Mirror::new(desk, &elements, size)?)
 }
 
 /// WRITEs that answer each other, at the end that answers, until the other end is done.
@@ -398,7 +524,8 @@ pub(super) fn write_client<T: Flavour>(
 /// # Errors
 /// How it broke.
 pub(super) fn write_server<T: Flavour>(desk: &Desk<'_, T>, size: u32) -> Result<Tally, Failure> {
-    let mut mirror = Mirror::new(desk, size)?;
+    let elements = Elements::of(desk, size)?;
+    let mut mirror = Mirror::new(desk, &elements, size)?;
     let mut number = 1_u64;
     let mut watch = Watch::new(desk, desk.ticker.now(), Signal::Stop);
     let mut pause = Pause::new(desk);
@@ -425,6 +552,34 @@ pub(super) fn write_server<T: Flavour>(desk: &Desk<'_, T>, size: u32) -> Result<
 }
 
 /// READs and atomics, each from its posting to its completion.
+struct Fetch<'b, 'a, T: Flavour>(Sender<'b, 'a, T>);
+
+impl<T: Flavour> Trip for Fetch<'_, '_, T> {
+    #[inline]
+    fn begin(&mut self, _: u64, now: Instant) -> Result<(), Failure> {
+        self.0.desk.ends.qps[0].post_send(&self.0.next)?;
+        self.0.desk.ends.cx.transmit(now);
+        Ok(())
+    }
+
+    #[inline]
+    fn end(&mut self, _: u64, now: Instant) -> Result<Round, Failure> {
+        let desk = self.0.desk;
+        let mut watch = Watch::new(desk, now, Signal::Cut);
+        loop {
+            if watch.completed + desk.completions()? > 0 {
+                self.0.pass(None)?;
+                return Ok(Round::Done);
+            }
+            desk.turn(watch.now);
+            if let Some(round) = watch.turn()? {
+                return Ok(round);
+            }
+        }
+    }
+}
+
+/// READs and atomics, each from its posting to its completion.
 ///
 /// # Errors
 /// How it broke.
@@ -434,26 +589,7 @@ pub(super) fn fetch<T: Flavour>(
     length: Length,
 ) -> Result<Tally, Failure> {
     let elements = Elements::of(desk, size)?;
-    let slots = u64::from(desk.params.slots());
-    time(desk, length, 1, |number, now| {
-        let slot = slot_of(number, slots);
-        let wr = request(desk, desk.params.test.op(), elements.data(&[], 0, slot), 0, slot, None)?;
-        desk.ends.qps[0].post_send(&wr.signaled())?;
-        desk.ends.cx.transmit(now);
-        let mut watch = Watch::new(desk, now, Signal::Cut);
-        loop {
-            if watch.completed + desk.completions()? > 0 {
-                return Ok(Round::Done);
-            }
-            desk.turn(watch.now);
-            if desk.completions()? > 0 {
-                return Ok(Round::Done);
-            }
-            if let Some(round) = watch.turn()? {
-                return Ok(round);
-            }
-        }
-    })
+    time(desk, length, 1, Fetch(Sender::new(desk, &elements, &[], None)?))
 }
 
 /// What the responder does once when it was told to: nothing.
@@ -475,9 +611,4 @@ impl Pause {
 
 fn number_of_sent(number: u64) -> Option<u32> {
     Some(u32::from_be_bytes(numbered(number).0))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "less than the slots")]
-const fn slot_of(message: u64, slots: u64) -> u32 {
-    (message % slots) as u32
 }
