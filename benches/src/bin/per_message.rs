@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use anyhow::Result;
-use benches::{Side, Sink, Source, Work, pair, stream};
+use benches::{Kind, Player, Side, Sink, Source, Work, pair, rally, stream};
 use clap::Parser;
 
 /// Counts what messages cost.
@@ -20,6 +20,9 @@ struct Args {
     /// Measure polls of an empty queue instead: this many.
     #[arg(long)]
     idle: Option<u64>,
+    /// One message at a time, each the answer to the one before.
+    #[arg(long)]
+    ping_pong: bool,
 }
 
 /// Messages before those that are measured.
@@ -30,6 +33,9 @@ fn main() -> Result<()> {
     let work = args.work;
     let options = work.options(64);
     let [one, two] = pair(&options)?;
+    if args.ping_pong {
+        return ping_pong(&one, &two, &work);
+    }
     let (from, into) = (one.source(work.size), two.sink(work.size));
     let mut source = Source::new(&one, work.kind, &from, two.mr.remote(0), 64);
     let mut sink = Sink::new(&two, &into, 64)?;
@@ -46,19 +52,44 @@ fn main() -> Result<()> {
     }
     let begin = Instant::now();
     measured(&mut source, &mut sink, work.messages)?;
+    print(&work, begin);
+    Ok(())
+}
+
+fn ping_pong(one: &Side, two: &Side, work: &Work) -> Result<()> {
+    let from = [one, two].map(|side| side.source(work.size));
+    let into = [one, two].map(|side| side.sink(work.size));
+    let to = [two, one].map(|side| side.mr.remote(side.mr.len() / 2));
+    let mut players = [
+        Player::new(one, work.kind, &from[0], &into[0], to[0])?,
+        Player::new(two, work.kind, &from[1], &into[1], to[1])?,
+    ];
+    rally(&mut players, work.kind, WARM_UP)?;
+    let begin = Instant::now();
+    measured_ping_pong(&mut players, work.kind, work.messages)?;
+    print(work, begin);
+    Ok(())
+}
+
+fn print(work: &Work, begin: Instant) {
     let ns = begin.elapsed().as_nanos();
+    let Work { kind, qps, size, messages, .. } = work;
     #[expect(clippy::print_stdout, reason = "the result")]
     {
-        let Work { kind, qps, size, messages, .. } = work;
-        println!("{kind:?} {size} B, {qps} QPs: {:.2} ns", ns as f64 / messages as f64);
+        println!("{kind:?} {size} B, {qps} QPs: {:.2} ns", ns as f64 / *messages as f64);
     }
-    Ok(())
 }
 
 /// What is counted.
 #[inline(never)]
 fn measured(source: &mut Source<'_>, sink: &mut Sink<'_>, messages: u64) -> Result<()> {
     stream(source, sink, messages)
+}
+
+/// What is counted where messages answer each other: half round trips.
+#[inline(never)]
+fn measured_ping_pong(players: &mut [Player<'_>; 2], kind: Kind, messages: u64) -> Result<()> {
+    rally(players, kind, messages)
 }
 
 /// What is counted of a context that has nothing to do.

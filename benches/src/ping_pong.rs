@@ -1,0 +1,134 @@
+//! One message at a time: each end answers the other's.
+
+use anyhow::{Result, ensure};
+use arrayvec::ArrayVec;
+use pmd_verbs::roce::ids::{Instant, WrId};
+use pmd_verbs::{Completion, Data, Rc, RecvWr, RemoteAddr, Sge, WcOpcode, WcStatus, WorkRequest};
+
+use crate::{BATCH, Kind, Side};
+
+/// Receives that are posted again as one list.
+const REPOST: u32 = 16;
+/// Receives of an end.
+const RECEIVES: u32 = 2 * REPOST;
+/// Turns without a message after which something is broken.
+const TURNS: u32 = 1 << 20;
+
+/// One end: it is driven by a loop that reads the clock now and then only, as those of `spinwire perf`
+/// are.
+#[derive(Debug)]
+pub struct Player<'a> {
+    side: &'a Side,
+    request: WorkRequest<'a, Rc>,
+    receives: [RecvWr<'a>; REPOST as usize],
+    owed: u32,
+    now: Instant,
+}
+
+impl<'a> Player<'a> {
+    /// Sends from `from` and receives into `into`; a WRITE goes to `to`.
+    ///
+    /// # Errors
+    /// When a receive is refused, or this kind of message needs no answer.
+    pub fn new(
+        side: &'a Side,
+        kind: Kind,
+        from: &'a [Sge; 1],
+        into: &'a [Sge; 1],
+        to: RemoteAddr,
+    ) -> Result<Self> {
+        let data = Data::Sges(from);
+        let request = match kind {
+            Kind::Send => WorkRequest::send(data),
+            Kind::Write => WorkRequest::write(data, to),
+            other => anyhow::bail!("{other:?} is no ping-pong: take send or write"),
+        };
+        side.cx.drive();
+        let receive = RecvWr { wr_id: WrId(1), sges: into };
+        for _ in 0..RECEIVES {
+            side.qps[0].post_recv(&receive)?;
+        }
+        let now = side.cx.device().now();
+        side.cx.progress(now);
+        let receives = [receive; REPOST as usize];
+        Ok(Self { side, request: request.id(0).signaled(), receives, owed: 0, now })
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// What the queue pair refused.
+    #[inline]
+    pub fn send(&mut self) -> Result<()> {
+        self.side.qps[0].post_send(&self.request)?;
+        self.side.cx.transmit(self.now);
+        Ok(())
+    }
+
+    /// Turns the device until a message has come.
+    ///
+    /// # Errors
+    /// Where a request failed, or none comes.
+    #[inline]
+    pub fn receive(&mut self) -> Result<()> {
+        for _ in 0..TURNS {
+            self.side.cx.receive(self.now);
+            if self.take()? {
+                return Ok(());
+            }
+            self.side.cx.transmit(self.now);
+        }
+        anyhow::bail!("no message in {TURNS} turns");
+    }
+
+    /// Takes completions; whether one was a message.
+    #[inline]
+    fn take(&mut self) -> Result<bool> {
+        let mut batch = ArrayVec::<Completion, BATCH>::new();
+        self.side.cq.poll_batch(&mut batch);
+        let mut has_come = false;
+        for completion in &batch {
+            ensure!(completion.status == WcStatus::Success, "a request failed: {completion:?}");
+            if completion.opcode == WcOpcode::Recv {
+                has_come = true;
+                self.owed += 1;
+            }
+        }
+        if self.owed == REPOST {
+            self.owed = 0;
+            self.side.qps[0].post_recv_list(&self.receives)?;
+        }
+        Ok(has_come)
+    }
+
+    /// A turn after a WRITE, which its target sees in its memory alone.
+    ///
+    /// # Errors
+    /// Where a request failed.
+    #[inline]
+    pub fn turn(&mut self) -> Result<()> {
+        self.side.cx.receive(self.now);
+        self.take()?;
+        self.side.cx.transmit(self.now);
+        Ok(())
+    }
+}
+
+/// Runs both ends on the calling thread: `messages` of them, half from either end.
+///
+/// # Errors
+/// As [`Player::receive`].
+pub fn rally(players: &mut [Player<'_>; 2], kind: Kind, messages: u64) -> Result<()> {
+    let [one, two] = players;
+    for _ in 0..messages / 2 {
+        pass(one, two, kind)?;
+        pass(two, one, kind)?;
+    }
+    Ok(())
+}
+
+#[inline]
+fn pass(from: &mut Player<'_>, to: &mut Player<'_>, kind: Kind) -> Result<()> {
+    from.send()?;
+    if kind == Kind::Write { from.turn() } else { to.receive() }
+}
