@@ -152,39 +152,40 @@ impl Words {
         &self.0[index]
     }
 
-    /// Copies bytes into the words from this index on, the last one in part. False, and nothing is copied, where they do not fit.
+    /// Copies bytes into the words behind the one with this index, the last one in part, and returns that one. `None`, and nothing
+    /// is copied, where they do not fit.
     #[inline(always)]
-    #[must_use = "nothing was copied where this is false"]
-    pub fn copy_from(&self, index: usize, from: Bytes<'_>) -> bool {
-        let room = self.0.len().checked_sub(index).is_some_and(|room| from.len() <= room * 8);
-        if room {
-            let to = self.0.as_ptr().wrapping_add(index).cast::<u8>().cast_mut();
-            // SAFETY: so many bytes lie behind the word, in a segment that is writable and stays mapped as long as `self`.
-            unsafe { from.copy_to_raw(to) };
-        }
-        room
+    #[must_use = "nothing was copied where this is none"]
+    pub fn copy_behind(&self, index: usize, from: Bytes<'_>) -> Option<&AtomicU64> {
+        let (word, to) = self.behind(index, from.len())?;
+        // SAFETY: so many bytes lie there, in a segment that is writable and stays mapped as long as `self`.
+        unsafe { from.copy_to_raw(to) };
+        Some(word)
     }
 
-    /// As [`Self::copy_from`], of bytes at hand.
+    /// As [`Self::copy_behind`], of bytes at hand.
     #[inline(always)]
-    #[must_use = "nothing was copied where this is false"]
-    pub fn write(&self, index: usize, from: &[u8]) -> bool {
-        let room = self.0.len().checked_sub(index).is_some_and(|room| from.len() <= room * 8);
-        if room {
-            let to = self.0.as_ptr().wrapping_add(index).cast::<u8>().cast_mut();
-            // SAFETY: so many bytes lie behind the word, in a segment that is writable and stays mapped as long as `self`.
-            unsafe { copy::copy(to, from.as_ptr(), from.len()) };
-        }
-        room
+    #[must_use = "nothing was copied where this is none"]
+    pub fn write_behind(&self, index: usize, from: &[u8]) -> Option<&AtomicU64> {
+        let (word, to) = self.behind(index, from.len())?;
+        // SAFETY: so many bytes lie there, in a segment that is writable and stays mapped as long as `self`.
+        unsafe { copy::copy(to, from.as_ptr(), from.len()) };
+        Some(word)
+    }
+
+    /// The word with this index, and where `len` bytes lie behind it.
+    #[inline(always)]
+    fn behind(&self, index: usize, len: usize) -> Option<(&AtomicU64, *mut u8)> {
+        let (word, rest) = self.0.get(index..)?.split_first()?;
+        (len <= size_of_val(rest))
+            .then(|| (word, self.0.as_ptr().wrapping_add(index + 1).cast::<u8>().cast_mut()))
     }
 
     /// Asks for the cache line of the word with this index, to write it soon. Where there is no such word, or no such
     /// instruction, nothing happens.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch(&self, index: usize) {
-        if let Some(word) = self.0.get(index) {
-            line::prefetch(word);
-        }
+        line::prefetch(self.0.as_ptr().wrapping_add(index));
     }
 }
 
@@ -254,25 +255,25 @@ mod line {
     /// Has the cache own the line of a word.
     #[cfg(target_arch = "x86_64")]
     #[inline]
-    pub(super) fn prefetch(word: &AtomicU64) {
-        // SAFETY: a hint that reads and writes nothing. Processors that do not know it do nothing.
+    pub(super) fn prefetch(word: *const AtomicU64) {
+        // SAFETY: a hint that reads and writes nothing, whatever lies there. Processors that do not know it do nothing.
         unsafe {
-            asm!("prefetchw [{}]", in(reg) word.as_ptr(), options(nostack, preserves_flags, readonly));
+            asm!("prefetchw [{}]", in(reg) word, options(nostack, preserves_flags, readonly));
         };
     }
 
     #[cfg(target_arch = "aarch64")]
     #[inline]
-    pub(super) fn prefetch(word: &AtomicU64) {
-        // SAFETY: a hint that reads and writes nothing.
+    pub(super) fn prefetch(word: *const AtomicU64) {
+        // SAFETY: a hint that reads and writes nothing, whatever lies there.
         unsafe {
-            asm!("prfm pstl1keep, [{}]", in(reg) word.as_ptr(), options(nostack, preserves_flags, readonly));
+            asm!("prfm pstl1keep, [{}]", in(reg) word, options(nostack, preserves_flags, readonly));
         };
     }
 
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     #[inline]
-    pub(super) const fn prefetch(_word: &AtomicU64) {}
+    pub(super) const fn prefetch(_word: *const AtomicU64) {}
 }
 
 #[cfg(test)]
@@ -295,13 +296,19 @@ mod tests {
         let span = Span::new(&segment, 1024, 64).unwrap();
         let bytes = |at, len| span.bytes(at, len).unwrap();
         segment.write_at(1024, b"spinning wire").unwrap();
-        assert!(own.copy_from(1, bytes(0, 13)));
+        let word = own.copy_behind(0, bytes(0, 13)).unwrap();
+        assert!(core::ptr::eq(word, own.at(0)));
         assert!(segment.eq_at(72, b"spinning wire").unwrap());
-        assert!(own.copy_from(2, bytes(0, 16)) && own.copy_from(4, bytes(0, 0)));
-        assert!(!own.copy_from(2, bytes(0, 17)) && !own.copy_from(5, bytes(0, 0)));
-        assert!(own.write(0, b"wire") && segment.eq_at(64, b"wire\0\0\0\0spin").unwrap());
-        assert!(own.write(3, &[0; 8]) && !own.write(3, &[0; 9]) && !own.write(5, &[]));
-        assert!(own.copy_from(2, bytes(0, 16)));
+        assert!(own.copy_behind(1, bytes(0, 16)).is_some());
+        assert!(own.copy_behind(3, bytes(0, 0)).is_some());
+        assert!(own.copy_behind(1, bytes(0, 17)).is_none());
+        assert!(own.copy_behind(4, bytes(0, 0)).is_none());
+        assert!(own.write_behind(0, b"wire").is_some());
+        assert!(segment.eq_at(72, b"wire").unwrap());
+        assert!(own.write_behind(2, &[0; 8]).is_some() && own.write_behind(2, &[0; 9]).is_none());
+        assert!(own.write_behind(4, &[]).is_none());
+        own.prefetch(5);
+        assert!(own.copy_behind(1, bytes(0, 16)).is_some());
         assert!(peer.copy_to(1, 4, bytes(32, 9)));
         assert!(segment.eq_at(1024 + 32, b"ning wire").unwrap());
         assert!(peer.copy_to(2, 3, bytes(32, 5)) && peer.copy_to(2, 8, bytes(32, 0)));

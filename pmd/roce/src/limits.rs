@@ -47,7 +47,7 @@ pub const MAX_PSNS: u32 = 1 << 23;
 /// Bytes before the payload of every datagram in a receive buffer.
 pub const GRH_BYTES: u32 = 40;
 /// Messages of one queue pair in a row after which completions are looked for, at the latest.
-pub const MARK_EVERY: u32 = 16;
+pub const MARK_EVERY: usize = 16;
 /// How long an unreliable message waits for room in a ring before it is lost.
 pub const LOCAL_PATIENCE: Duration = Duration::from_millis(1);
 /// Asynchronous events one queue pair can have pending.

@@ -73,22 +73,6 @@ pub trait CqSink {
     /// [`CqOverrun`] when it is full: the engine then fails every queue pair on it.
     fn push(&mut self, cq: CqId, completion: Completion) -> Result<(), CqOverrun>;
 
-    /// Appends completions as long as `more` makes them.
-    ///
-    /// # Errors
-    /// [`CqOverrun`] when it is full: the completion that was made last, if any, is lost.
-    #[inline]
-    fn extend(
-        &mut self,
-        cq: CqId,
-        mut more: impl FnMut() -> Option<Completion>,
-    ) -> Result<(), CqOverrun> {
-        while let Some(completion) = more() {
-            self.push(cq, completion)?;
-        }
-        Ok(())
-    }
-
     /// Appends as many completions as `fill` says that it wrote, from the first on, into the slots that
     /// it is lent: they lie in a row, and there are none where the queue is full.
     ///

@@ -7,13 +7,13 @@
 use super::attempt::credits;
 use super::{LocalPeer, Pair, Straight};
 use crate::device::Device;
-use crate::ids::{LinkId, Psn};
+use crate::ids::{LinkId, Psn, Qpn};
 use crate::limits::MARK_EVERY;
-use crate::qp::sq::{Stage, Verb};
+use crate::qp::Qp;
+use crate::qp::sq::{Inline, SendWqe, Stage, Verb};
 use crate::qp::state::{QpState, Transport};
-use crate::qp::{Qp, sent_completion};
 use crate::sink::CqSink;
-use crate::work::{Access, SendFlags};
+use crate::work::{Access, Completion, SendFlags, WcOpcode};
 
 /// Runs requests from the cursor on, at most `budget` of them; returns how many.
 pub(super) fn run<C: CqSink, P: LocalPeer>(
@@ -75,7 +75,7 @@ struct Run<S> {
     /// The position of the last one.
     newest: u64,
     /// Messages since completions were last seen to, and whether they were.
-    unmarked: u32,
+    unmarked: usize,
     is_marked: bool,
     /// Bytes of messages and WRITEs, and of READs.
     sent: u64,
@@ -83,9 +83,7 @@ struct Run<S> {
 }
 
 impl<S: Straight> Run<S> {
-    /// Requests in a row, at most so many; returns how many. A function of its own, so that its loop has
-    /// the registers to itself.
-    #[inline(never)]
+    /// Requests in a row, at most so many; returns how many.
     fn row<C: CqSink>(&mut self, qp: &mut Qp, dev: &mut Device, cq: &mut C, most: usize) -> usize {
         let (lane, slot, qpn) = (qp.local.lane, qp.slot, qp.qpn);
         let (mut done, mut completed) = (0, 0);
@@ -93,72 +91,29 @@ impl<S: Straight> Run<S> {
         // that ends the poll.
         let mut is_oldest = qp.sq.next_is_head();
         let (wqes, inline) = qp.sq.waiting(most);
-        let mut wqes = wqes.iter_mut();
-        let pushed = cq.extend(qp.init.send_cq, || {
-            for wqe in wqes.by_ref() {
-                if wqe.stage != Stage::Posted || self.straight.glance() != self.seen {
+        let pushed = cq.fill(qp.init.send_cq, |mut slots| {
+            let room = slots.len();
+            while let Some(rest) = wqes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+                let inline = inline.behind(done);
+                let now = match rest[0].verb {
+                    Verb::Write if is_oldest => {
+                        self.complete::<false>(rest, inline, qpn, &mut slots)
+                    }
+                    Verb::Read if is_oldest => self.complete::<true>(rest, inline, qpn, &mut slots),
+                    _ => self.queue(rest, inline),
+                };
+                if now == 0 {
                     break;
                 }
-                let len = wqe.len;
-                let brought = match wqe.verb {
-                    Verb::Send if self.credits > 0 => {
-                        let (seq, solicited) = (self.seq, wqe.flags.contains(SendFlags::SOLICITED));
-                        let position = match wqe.only() {
-                            Some(sge) => self.straight.send(seq, solicited, sge)?,
-                            None => {
-                                self.straight.send_inline(seq, solicited, inline.of(done, wqe)?)?
-                            }
-                        };
-                        (wqe.stage, wqe.first_psn, wqe.position) = (Stage::Started, seq, position);
-                        (self.seq, self.newest) = (seq.plus(1), position);
-                        self.sent += u64::from(len);
-                        self.credits -= 1;
-                        self.unmarked += 1;
-                        if self.unmarked == MARK_EVERY {
-                            self.is_marked = dev.lanes.mark(lane, position, slot);
-                            self.unmarked = 0;
-                        }
-                        is_oldest = false;
-                        done += 1;
-                        continue;
-                    }
-                    Verb::Write if self.allows_write => {
-                        let at = wqe.remote();
-                        let is_done = match wqe.only() {
-                            Some(sge) => self.straight.write(sge, at),
-                            None => self.straight.write_inline(inline.of(done, wqe)?, at),
-                        };
-                        if !is_done {
-                            break;
-                        }
-                        self.unfenced = true;
-                        self.sent += u64::from(len);
-                        0
-                    }
-                    Verb::Read if self.allows_read => {
-                        if core::mem::take(&mut self.unfenced) {
-                            // Everything written so far is visible before anything is read.
-                            self.straight.fence();
-                        }
-                        if !self.straight.read(wqe.only()?, wqe.remote()) {
-                            break;
-                        }
-                        self.received += u64::from(len);
-                        len
-                    }
-                    _ => break,
-                };
-                done += 1;
-                if is_oldest {
-                    completed += 1;
-                    if wqe.is_signaled() {
-                        return Some(sent_completion(wqe, qpn, brought));
-                    }
-                } else {
-                    wqe.stage = Stage::Done;
+                done += now;
+                if self.unmarked == MARK_EVERY {
+                    self.is_marked = dev.lanes.mark(lane, self.newest, slot);
+                    self.unmarked = 0;
                 }
+                is_oldest &= rest[0].stage == Stage::Posted;
+                completed += if is_oldest { now } else { 0 };
             }
-            None
+            room - slots.len()
         });
         qp.sq.pass(done, completed);
         qp.local.progress |= completed > 0;
@@ -166,6 +121,110 @@ impl<S: Straight> Run<S> {
             qp.lose_send_cq(dev);
         }
         done
+    }
+
+    /// Requests in a row from a SEND on, which complete once it is taken. This loop and the following have
+    /// functions of their own, and so the registers to themselves.
+    #[inline(never)]
+    fn queue(&mut self, wqes: &mut [SendWqe], inline: Inline<'_>) -> usize {
+        let credits = usize::try_from(self.credits).unwrap_or(0);
+        let most = credits.min(MARK_EVERY - self.unmarked);
+        let (mut done, mut left, mut bytes, mut seq) = (0, most, 0, self.seq);
+        for wqe in wqes {
+            if wqe.verb == Verb::Send {
+                if left == 0 || !self.is_next(wqe) {
+                    break;
+                }
+                let solicited = wqe.flags.contains(SendFlags::SOLICITED);
+                let position = match wqe.only() {
+                    Some(sge) => self.straight.send(seq, solicited, sge),
+                    None => inline
+                        .of(done, wqe)
+                        .and_then(|bytes| self.straight.send_inline(seq, solicited, bytes)),
+                };
+                let Some(position) = position else { break };
+                (wqe.stage, wqe.first_psn, wqe.position) = (Stage::Started, seq, position);
+                (seq, left, self.newest) = (seq.plus(1), left - 1, position);
+                bytes += u64::from(wqe.len);
+            } else {
+                let is_done =
+                    self.copy::<false>(wqe, inline, done) || self.copy::<true>(wqe, inline, done);
+                if !is_done {
+                    break;
+                }
+                wqe.stage = Stage::Done;
+            }
+            done += 1;
+        }
+        self.unmarked += most - left;
+        self.credits -= i32::try_from(most - left).unwrap_or(0);
+        (self.seq, self.sent) = (seq, self.sent + bytes);
+        done
+    }
+
+    /// WRITEs or READs in a row which are the oldest when they are done. Leaves the slots that it did not
+    /// need.
+    #[inline(never)]
+    fn complete<const READ: bool>(
+        &mut self,
+        wqes: &mut [SendWqe],
+        inline: Inline<'_>,
+        qpn: Qpn,
+        slots: &mut &mut [Completion],
+    ) -> usize {
+        let mut free = core::mem::take(slots).iter_mut();
+        let mut done = 0;
+        for wqe in wqes {
+            let says = wqe.is_signaled();
+            if says && free.len() == 0 || !self.copy::<READ>(wqe, inline, done) {
+                break;
+            }
+            if let Some(slot) = says.then(|| free.next()).flatten() {
+                let what = if READ { WcOpcode::Read } else { WcOpcode::Write };
+                let brought = if READ { wqe.len } else { 0 };
+                *slot = Completion::new(what, brought).of(wqe.wr_id, qpn);
+            }
+            done += 1;
+        }
+        *slots = free.into_slice();
+        done
+    }
+
+    /// Does the copy of a WRITE or READ; false: it is something else, or not usual.
+    #[inline(always)]
+    fn copy<const READ: bool>(&mut self, wqe: &SendWqe, inline: Inline<'_>, nth: usize) -> bool {
+        let (verb, is_allowed) =
+            if READ { (Verb::Read, self.allows_read) } else { (Verb::Write, self.allows_write) };
+        if wqe.verb != verb || !is_allowed || !self.is_next(wqe) {
+            return false;
+        }
+        if READ && core::mem::take(&mut self.unfenced) {
+            // Everything written so far is visible before anything is read.
+            self.straight.fence();
+        }
+        let at = wqe.remote();
+        let is_done = match wqe.only() {
+            Some(into) if READ => self.straight.read(into, at),
+            Some(from) => self.straight.write(from, at),
+            None if READ => false,
+            None => inline.of(nth, wqe).is_some_and(|bytes| self.straight.write_inline(bytes, at)),
+        };
+        if !is_done {
+            return false;
+        }
+        if READ {
+            self.received += u64::from(wqe.len);
+        } else {
+            self.unfenced = true;
+            self.sent += u64::from(wqe.len);
+        }
+        true
+    }
+
+    /// Whether nobody has looked at it yet, and the target is as it was.
+    #[inline(always)]
+    fn is_next(&self, wqe: &SendWqe) -> bool {
+        wqe.stage == Stage::Posted && self.straight.glance() == self.seen
     }
 
     /// Notes what was done.

@@ -1,11 +1,12 @@
 //! What may be posted.
 
 use super::Qp;
+use super::sq::{SendWqe, Verb};
 use super::state::{QpState, Transport};
 use crate::device::Device;
 use crate::error::{PostRecvError, PostSendError};
 use crate::limits::MAX_MESSAGE;
-use crate::work::{Data, RecvWr, SendFlags, SendOp, SendWr};
+use crate::work::{Data, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr};
 
 /// Appends send requests up to the first that is refused, which changes nothing.
 ///
@@ -19,24 +20,39 @@ pub(crate) fn send<'a, 'b: 'a>(
 ) -> Result<(), (usize, PostSendError)> {
     can_send(qp, dev).map_err(|error| (0, error))?;
     let usual = Usual::of(qp);
+    let mut list = list.into_iter();
+    let mut next = list.next();
     let mut posted = 0;
-    let outcome = list.into_iter().try_for_each(|wr| {
-        let len = match usual.length(wr) {
-            Some(len) => len,
-            None => check(qp, dev, wr).map_err(|error| (posted, error))?,
-        };
-        if qp.sq.is_full() {
-            return Err((posted, PostSendError::Full));
+    let outcome = loop {
+        posted += qp.sq.fill(|wqe| {
+            let is_usual = next.is_some_and(|wr| usual.put(wr, wqe));
+            if is_usual {
+                next = list.next();
+            }
+            is_usual
+        }) as usize;
+        let Some(wr) = next else { break Ok(()) };
+        match any(qp, dev, wr, usual.flags) {
+            Ok(()) => (posted, next) = (posted + 1, list.next()),
+            Err(error) => break Err((posted, error)),
         }
-        qp.sq.post(wr, len, wr.flags | usual.flags);
-        posted += 1;
-        Ok(())
-    });
+    };
     // In SQD they wait; in SQE and Error their turn is to be flushed.
     if posted > 0 && qp.state() != QpState::Sqd {
         dev.wake(qp);
     }
     outcome
+}
+
+/// Appends a request of any kind.
+#[inline(never)]
+fn any(qp: &mut Qp, dev: &Device, wr: &SendWr<'_>, flags: SendFlags) -> Result<(), PostSendError> {
+    let len = check(qp, dev, wr)?;
+    if qp.sq.is_full() {
+        return Err(PostSendError::Full);
+    }
+    qp.sq.post(wr, len, wr.flags | flags);
+    Ok(())
 }
 
 #[inline]
@@ -61,9 +77,9 @@ fn can_send_in(state: QpState, dev: &Device) -> Result<(), PostSendError> {
 
 /// What the usual request of a queue pair is known by, so that it need not be checked rule by rule.
 struct Usual {
-    connected: bool,
+    /// It is connected, and takes an element.
+    sends: bool,
     reads: bool,
-    has_sges: bool,
     /// Flags that hold for every request.
     flags: SendFlags,
 }
@@ -72,35 +88,34 @@ impl Usual {
     #[inline]
     fn of(qp: &Qp) -> Self {
         let transport = qp.transport();
+        let has_sges = qp.init.cap.max_send_sge > 0;
         Self {
-            connected: matches!(transport, Transport::Rc | Transport::Uc),
-            reads: transport == Transport::Rc && qp.attr.max_rd_atomic > 0,
-            has_sges: qp.init.cap.max_send_sge > 0,
+            sends: matches!(transport, Transport::Rc | Transport::Uc) && has_sges,
+            reads: transport == Transport::Rc && qp.attr.max_rd_atomic > 0 && has_sges,
             flags: if qp.init.sq_sig_all { SendFlags::SIGNALED } else { SendFlags::empty() },
         }
     }
 
-    /// Message bytes of a SEND, WRITE or READ with one element, which [`check`] would allow.
-    #[inline]
-    fn length(&self, wr: &SendWr<'_>) -> Option<u32> {
-        let allowed = match wr.op {
-            SendOp::Send | SendOp::SendImm(_) | SendOp::Write(_) | SendOp::WriteImm(..) => {
-                self.connected
-            }
-            SendOp::Read(_) => self.reads,
-            _ => false,
+    /// Puts a SEND, WRITE or READ with one element where it belongs, if it is one which [`check`] would
+    /// allow.
+    #[inline(always)]
+    fn put(&self, wr: &SendWr<'_>, wqe: &mut SendWqe) -> bool {
+        let Data::Sges([only]) = wr.data else { return false };
+        let what = match wr.op {
+            SendOp::Send if self.sends => (Verb::Send, RemoteAddr::default()),
+            SendOp::Write(at) if self.sends => (Verb::Write, at),
+            SendOp::Read(at) if self.reads => (Verb::Read, at),
+            _ => return false,
         };
-        match wr.data {
-            Data::Sges([only]) if allowed && self.has_sges && only.len <= MAX_MESSAGE => {
-                Some(only.len)
-            }
-            _ => None,
+        if only.len > MAX_MESSAGE {
+            return false;
         }
+        wqe.put(wr.wr_id, what, only, wr.flags | self.flags);
+        true
     }
 }
 
 /// Message bytes of a request that may be posted.
-#[inline(never)]
 fn check(qp: &Qp, dev: &Device, wr: &SendWr<'_>) -> Result<u32, PostSendError> {
     operation(qp, wr)?;
     let len = length(qp, dev, wr)?;

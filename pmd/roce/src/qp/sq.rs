@@ -76,6 +76,20 @@ const _: () = assert!(
 );
 
 impl SendWqe {
+    /// Makes it a SEND, WRITE or READ of one element.
+    #[inline(always)]
+    pub(crate) fn put(
+        &mut self,
+        wr_id: WrId,
+        (verb, at): (Verb, RemoteAddr),
+        sge: &Sge,
+        flags: SendFlags,
+    ) {
+        (self.wr_id, self.addr, self.rkey) = (wr_id, at.addr, at.rkey);
+        (self.len, self.flags, self.sge) = (sge.len, flags, *sge);
+        (self.verb, self.stage, self.sges, self.inline) = (verb, Stage::Posted, 1, false);
+    }
+
     const EMPTY: Self = Self {
         wr_id: WrId(0),
         position: 0,
@@ -174,7 +188,14 @@ pub(crate) struct Inline<'a> {
 }
 
 impl<'a> Inline<'a> {
+    /// The same from the request at the place `nth` on.
+    #[inline]
+    pub(crate) fn behind(self, nth: usize) -> Self {
+        Self { bytes: self.bytes.get(nth * self.each..).unwrap_or(&[]), ..self }
+    }
+
     /// Those of the request at the place `nth`, where it has some.
+    #[inline(never)]
     pub(crate) fn of(self, nth: usize, wqe: &SendWqe) -> Option<&'a [u8]> {
         let bytes = self.bytes.get(nth * self.each..).filter(|_| wqe.inline)?;
         bytes.get(..wqe.len as usize)
@@ -279,6 +300,24 @@ impl SendQueue {
     #[inline]
     pub(crate) fn is_drained(&self) -> bool {
         self.head().is_none_or(|wqe| wqe.stage == Stage::Posted)
+    }
+
+    /// Appends requests as long as `put` writes one into the place that it is lent; returns how many. They
+    /// end where the queue is full, or its memory ends.
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, mut put: impl FnMut(&mut SendWqe) -> bool) -> u32 {
+        let at = self.index(self.tail);
+        let free = self.wqes.len() - self.len() as usize;
+        let count = free.min(self.wqes.len().saturating_sub(at));
+        let mut posted = 0;
+        for wqe in &mut self.wqes[at..at + count] {
+            if !put(wqe) {
+                break;
+            }
+            posted += 1;
+        }
+        self.tail = self.tail.wrapping_add(posted);
+        posted
     }
 
     /// Appends a request; `len` is its message length and `flags` what holds for it.

@@ -51,36 +51,19 @@ impl Ring {
 
     #[inline(always)]
     fn push(&mut self, completion: Completion) -> Result<(), CqOverrun> {
-        let mut only = Some(completion);
-        self.extend(|| only.take())
-    }
-
-    #[inline(always)]
-    fn extend(&mut self, mut more: impl FnMut() -> Option<Completion>) -> Result<(), CqOverrun> {
-        // Kept out of memory, so that one completion does not wait for the store of the one before.
-        let mut tail = self.tail;
-        let mut left = self.room.saturating_sub(tail.wrapping_sub(self.head));
-        while let Some(completion) = more() {
-            if left == 0 {
-                return self.overrun(tail);
-            }
-            if self.armed != Armed::No {
-                self.ring_bell(completion.solicited());
-            }
-            match self.slots.get_mut((tail & self.mask) as usize) {
-                Some(slot) => *slot = completion,
-                None => self.first_lap(completion),
-            }
-            (tail, left) = (tail.wrapping_add(1), left - 1);
+        if self.tail.wrapping_sub(self.head) >= self.room {
+            self.room = 0;
+            return Err(CqOverrun);
         }
-        self.tail = tail;
+        match self.slots.get_mut((self.tail & self.mask) as usize) {
+            Some(slot) => *slot = completion,
+            None => self.first_lap(completion),
+        }
+        self.tail = self.tail.wrapping_add(1);
+        if self.armed != Armed::No {
+            self.ring_bell(completion.solicited());
+        }
         Ok(())
-    }
-
-    #[cold]
-    fn overrun(&mut self, tail: u32) -> Result<(), CqOverrun> {
-        (self.tail, self.room) = (tail, 0);
-        Err(CqOverrun)
     }
 
     #[cold]
@@ -229,18 +212,6 @@ impl CqSink for Cqs {
     fn push(&mut self, cq: CqId, completion: Completion) -> Result<(), CqOverrun> {
         // A queue that was destroyed under its queue pairs takes nothing, as an overrun one.
         self.ring(cq).ok_or(CqOverrun)?.push(completion)
-    }
-
-    #[inline(always)]
-    fn extend(
-        &mut self,
-        cq: CqId,
-        more: impl FnMut() -> Option<Completion>,
-    ) -> Result<(), CqOverrun> {
-        match self.ring(cq) {
-            Some(ring) => ring.extend(more),
-            None => Err(CqOverrun),
-        }
     }
 
     #[inline(always)]

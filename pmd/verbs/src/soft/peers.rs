@@ -384,7 +384,7 @@ impl pmd_roce::local::Straight for Straight<'_> {
 
     #[inline(always)]
     fn send(&mut self, seq: Psn, solicited: bool, from: &Sge) -> Option<u64> {
-        self.0.send(seq.value(), solicited, &element(from))
+        self.0.send(seq.value(), solicited, element(from))
     }
 
     #[inline(never)]
@@ -394,7 +394,7 @@ impl pmd_roce::local::Straight for Straight<'_> {
 
     #[inline(always)]
     fn write(&mut self, from: &Sge, to: RemoteAddr) -> bool {
-        self.0.write(&element(from), to.addr, to.rkey.0)
+        self.0.write(element(from), to.addr, to.rkey.0)
     }
 
     #[inline(never)]
@@ -404,7 +404,7 @@ impl pmd_roce::local::Straight for Straight<'_> {
 
     #[inline(always)]
     fn read(&mut self, into: &Sge, from: RemoteAddr) -> bool {
-        self.0.read(&element(into), from.addr, from.rkey.0)
+        self.0.read(element(into), from.addr, from.rkey.0)
     }
 
     #[inline]

@@ -331,7 +331,7 @@ impl Links {
             && let Some(mut straight) = self.straight(link, Pair { qpn, pd, peer, peer_pd: 0 })
         {
             let sent = match payload {
-                Source::Sges([only]) if only.len == len => straight.send(seq, solicited, only),
+                Source::Sges([only]) if only.len == len => straight.send(seq, solicited, *only),
                 Source::Inline(bytes) if bytes.len() == len as usize => {
                     straight.send_inline(seq, solicited, bytes)
                 }

@@ -12,7 +12,7 @@
 //! All words go through [`Words`], so that loom can model the protocol; payload bytes are copied between a reservation and its
 //! publication by the caller.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use pmd_mem::{Load, Store};
 
@@ -54,7 +54,8 @@ pub(crate) enum NoRoom {
 pub(crate) struct Writer<M, C> {
     words: M,
     consumed: C,
-    capacity: u64,
+    /// One less than the capacity.
+    mask: u64,
     /// Where the next entry goes.
     head: u64,
     /// Where the unpublished batch begins; `head` when there is none.
@@ -69,7 +70,12 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
     /// A writer of a zeroed ring of `capacity` bytes, a power of two.
     pub(crate) fn new(words: M, consumed: C, capacity: u64) -> Self {
         debug_assert!(capacity.is_power_of_two() && capacity >= 64);
-        Self { words, consumed, capacity, head: 0, batch: 0, first: 0, seen: 0 }
+        Self { words, consumed, mask: capacity - 1, head: 0, batch: 0, first: 0, seen: 0 }
+    }
+
+    #[inline]
+    const fn capacity(&self) -> u64 {
+        self.mask + 1
     }
 
     /// Finds room for an entry of `size` bytes, a multiple of eight, and returns where it lies in the ring; `keep` bytes stay free
@@ -78,9 +84,9 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
     /// An entry and what stays free fit half the capacity, or there might never be room.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, size: u64, keep: u64) -> Result<u64, NoRoom> {
-        debug_assert!(size.is_multiple_of(8) && size >= 8 && size + keep <= self.capacity / 2);
-        let at = self.head & (self.capacity - 1);
-        if at + size <= self.capacity && self.has_room(size + keep + TERMINATOR) {
+        debug_assert!(size.is_multiple_of(8) && size >= 8 && size + keep <= self.capacity() / 2);
+        let at = self.head & self.mask;
+        if at + size <= self.capacity() && self.has_room(size + keep + TERMINATOR) {
             return Ok(at);
         }
         self.reserve_anew(at, size, keep)
@@ -89,7 +95,7 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
     /// As [`Self::reserve`] where a look at the reader's index or the start of the ring is needed.
     #[cold]
     fn reserve_anew(&mut self, at: u64, size: u64, keep: u64) -> Result<u64, NoRoom> {
-        let to_end = self.capacity - at;
+        let to_end = self.capacity() - at;
         let pad = if size > to_end { to_end } else { 0 };
         let bytes = pad + size + keep + TERMINATOR;
         if !self.has_room(bytes) {
@@ -111,19 +117,19 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
     /// be free with `keep` bytes left.
     #[inline]
     pub(crate) fn until(&self, keep: u64) -> u64 {
-        let end_of_lap = (self.head | (self.capacity - 1)) + 1;
-        end_of_lap.min(self.seen + self.capacity - keep - TERMINATOR)
+        let end_of_lap = (self.head | self.mask) + 1;
+        end_of_lap.min(self.seen + self.capacity() - keep - TERMINATOR)
     }
 
     /// As [`Self::reserve`], for an entry that ends before `until`.
     #[inline(always)]
     pub(crate) fn place(&self, size: u64, until: u64) -> Option<u64> {
-        (self.head + size <= until).then_some(self.head & (self.capacity - 1))
+        (self.head + size <= until).then_some(self.head & self.mask)
     }
 
     #[inline]
     fn has_room(&self, bytes: u64) -> bool {
-        self.head + bytes - self.seen <= self.capacity
+        self.head + bytes - self.seen <= self.capacity()
     }
 
     /// Stores a word of the reserved entry, other than its first.
@@ -141,9 +147,14 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
         } else {
             self.first = first_word;
         }
+        self.advance(size)
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, size: u64) -> u64 {
         let ahead = self.head + PREFETCH;
         self.head += size;
-        self.words.prefetch(ahead & (self.capacity - 1));
+        self.words.prefetch(ahead & self.mask);
         if size > LINE {
             self.prefetch_more(ahead, size);
         }
@@ -153,14 +164,8 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
     #[inline(never)]
     fn prefetch_more(&self, ahead: u64, size: u64) {
         for line in (ahead + LINE..ahead + size).step_by(64) {
-            self.words.prefetch(line & (self.capacity - 1));
+            self.words.prefetch(line & self.mask);
         }
-    }
-
-    /// The words themselves.
-    #[inline]
-    pub(crate) const fn words(&self) -> &M {
-        &self.words
     }
 
     /// Whether a batch waits to be published.
@@ -175,9 +180,8 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
         if !self.has_unpublished() {
             return false;
         }
-        let mask = self.capacity - 1;
-        self.words.store(self.head & mask, 0, Ordering::Relaxed);
-        self.words.store(self.batch & mask, self.first, Ordering::Release);
+        self.words.store(self.head & self.mask, 0, Ordering::Relaxed);
+        self.words.store(self.batch & self.mask, self.first, Ordering::Release);
         self.batch = self.head;
         true
     }
@@ -197,6 +201,29 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
             return Err(Garbage::Consumed { claimed, from: self.seen, to: self.head });
         }
         Ok(claimed)
+    }
+}
+
+impl<C: Load> Writer<pmd_mem::Words, C> {
+    /// Adds an entry of `size` bytes at the [place](Self::place) `at` to the batch, and returns the position after it. `fill` puts
+    /// its bytes where they belong and returns where the first word does; `None`: it has not.
+    #[inline(always)]
+    pub(crate) fn append(
+        &mut self,
+        at: u64,
+        first_word: u64,
+        size: u64,
+        fill: impl FnOnce(&pmd_mem::Words) -> Option<&AtomicU64>,
+    ) -> Option<u64> {
+        debug_assert_eq!(at, self.head & self.mask);
+        let first = fill(&self.words)?;
+        if self.batch == self.head {
+            self.first = first_word;
+        } else {
+            // Nobody looks here before the batch is published.
+            first.store(first_word, Ordering::Relaxed);
+        }
+        Some(self.advance(size))
     }
 }
 

@@ -100,7 +100,7 @@ mod plain {
             let (mut writer, mut reader, ..) = ring(64 << dice(3));
             let (mut sent, mut received) = (0, 0);
             let mut sizes = std::collections::VecDeque::new();
-            let largest = writer.capacity / 2 / 8;
+            let largest = writer.capacity() / 2 / 8;
             while received < 400 {
                 for _ in 0..dice(4) {
                     let size = (1 + dice(largest)) * 8;

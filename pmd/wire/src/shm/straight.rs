@@ -5,7 +5,7 @@
 //! done: the methods of [`Links`] have the rules for everything, and come this way themselves where they can.
 
 use core::fmt;
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use pmd_mem::{Access, Announce, Bytes, Key, KeyCache, Known, Load, PeerWord, PeerWordRef, Words};
 
@@ -15,7 +15,7 @@ use super::links::{Links, found_mut};
 use super::reach::{Own, Sge};
 use super::record::{HEADER, Kind, PIECE, Piece, Record};
 use super::ring;
-use super::short::{self, SHORT, Short};
+use super::short::{self, Short};
 
 /// Two queue pairs that are connected, and the protection domain of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,55 +95,59 @@ impl<'a> Straight<'a> {
 
     /// Appends a SEND of some bytes with nothing rare about it; returns the position after it. Visible after [`Links::publish`].
     #[inline(always)]
-    pub fn send(&mut self, seq: u32, solicited: bool, from: &Sge) -> Option<u64> {
+    pub fn send(&mut self, seq: u32, solicited: bool, from: Sge) -> Option<u64> {
         let source = self.here(from, Access::empty())?;
-        if from.len > INLINE_MAX {
-            return self.send_pull(seq, solicited, from);
-        }
-        let fill = |ring: &Words, at| ring.copy_from(at, source);
-        self.send_short(seq, solicited, from.len, fill)
+        let Some(word) = self.short.word(seq, solicited, from.len) else {
+            return self.send_pull(seq, solicited, from.addr, from.len, from.lkey);
+        };
+        self.append(word, from.len, |ring, at| ring.copy_behind(at, source))
     }
 
     /// As [`Self::send`], of bytes at hand: no more than fit a short record.
     #[inline(always)]
     pub fn send_inline(&mut self, seq: u32, solicited: bool, from: &[u8]) -> Option<u64> {
         let len = u32::try_from(from.len()).ok()?;
-        self.send_short(seq, solicited, len, |ring, at| ring.write(at, from))
+        let word = self.short.word(seq, solicited, len)?;
+        self.append(word, len, |ring, at| ring.write_behind(at, from))
     }
 
+    /// Appends a short record; `fill` puts its bytes behind a word of the ring, which it returns.
     #[inline(always)]
-    fn send_short(
+    fn append(
         &mut self,
-        seq: u32,
-        solicited: bool,
+        word: u64,
         len: u32,
-        fill: impl FnOnce(&Words, usize) -> bool,
+        fill: impl FnOnce(&Words, usize) -> Option<&AtomicU64>,
     ) -> Option<u64> {
         /// The smallest ring takes it.
         const _: () = assert!(short::size(INLINE_MAX as u64) <= RING_BYTES_MIN / RECORD_DIVISOR);
 
-        let word = self.short.word(seq, solicited, len)?;
         let size = short::size(len.into());
         let at = self.writer.place(size, self.until)?;
-        if !fill(self.writer.words(), index(at + SHORT)) {
-            return None;
-        }
-        Some(self.writer.commit(at, word, size))
+        self.writer.append(at, word, size, |ring| fill(ring, index(at)))
     }
 
     /// The bytes stay where they are until the peer takes them.
     #[inline(never)]
-    fn send_pull(&mut self, seq: u32, solicited: bool, sge: &Sge) -> Option<u64> {
+    fn send_pull(
+        &mut self,
+        seq: u32,
+        solicited: bool,
+        addr: u64,
+        len: u32,
+        lkey: u32,
+    ) -> Option<u64> {
         const SIZE: u64 = HEADER + PIECE;
 
-        if !self.is_inside && !self.own.is_exported(self.here.region()) {
+        let can_pull = self.is_inside || self.own.is_exported(self.here.region());
+        if len == 0 || !can_pull {
             return None;
         }
         let Pair { qpn: src, peer: dst, pd, .. } = self.pair;
-        let (kind, len) = (Kind::Send, sge.len);
+        let kind = Kind::Send;
         let header =
             Record { kind, dst, src, seq, len, imm: None, solicited, srqn: None }.two_words();
-        let [a, b, c] = Piece { lkey: sge.lkey, pd, addr: sge.addr, len }.encode();
+        let [a, b, c] = Piece { lkey, pd, addr, len }.encode();
         let at = self.writer.place(SIZE, self.until)?;
         for (word_at, word) in (at + 8..).step_by(8).zip([header.second, a, b, c]) {
             self.writer.put(word_at, word);
@@ -154,7 +158,7 @@ impl<'a> Straight<'a> {
     /// One-copy WRITE; the last word is stored last. False: nothing has happened.
     #[inline(always)]
     #[must_use = "nothing was written where this is false"]
-    pub fn write(&mut self, from: &Sge, addr: u64, rkey: u32) -> bool {
+    pub fn write(&mut self, from: Sge, addr: u64, rkey: u32) -> bool {
         let Some(source) = self.here(from, Access::empty()) else { return false };
         let target = self.there(rkey, addr, from.len.into(), Access::REMOTE_WRITE);
         let Some(target) = target else { return false };
@@ -175,7 +179,7 @@ impl<'a> Straight<'a> {
     /// One-copy READ. False: nothing has happened.
     #[inline(always)]
     #[must_use = "nothing was read where this is false"]
-    pub fn read(&mut self, into: &Sge, addr: u64, rkey: u32) -> bool {
+    pub fn read(&mut self, into: Sge, addr: u64, rkey: u32) -> bool {
         let Some(target) = self.here(into, Access::LOCAL_WRITE) else { return false };
         match self.there(rkey, addr, into.len.into(), Access::REMOTE_READ) {
             Some(source) => source.copy_to(target).is_ok(),
@@ -202,7 +206,7 @@ impl<'a> Straight<'a> {
 
     /// The bytes of a local element, if its key is known and allows what is meant with them.
     #[inline(always)]
-    fn here(&mut self, sge: &Sge, rights: Access) -> Option<Bytes<'a>> {
+    fn here(&mut self, sge: Sge, rights: Access) -> Option<Bytes<'a>> {
         if !self.here.is_of(Key(sge.lkey)) {
             self.here = known(self.keys, sge.lkey, self.pair.pd)?;
         }
