@@ -1,7 +1,10 @@
-//! Why a measurement broke, from how it broke and the counters of both ends.
+//! Why a measurement broke: how it broke and the counters of both ends, as evidence for the rules of `pmd-observe`.
 
+use pmd_observe::why::{
+    End, Evidence, Knobs, Opcode, Path, Peer, Qp, Receives, Request, Symptom, diagnose,
+};
 use pmd_observe::{Code, Owner, Snapshot, Verdict};
-use pmd_verbs::WcStatus;
+use pmd_verbs::{WcOpcode, WcStatus};
 
 use super::failure::Failure;
 use super::params::Params;
@@ -26,129 +29,90 @@ pub(super) fn explain(
     counters: &Counters,
     path: &str,
 ) -> Verdict {
-    let local = counters.local[1].since(&counters.local[0]);
-    let remote = counters.remote[1].since(&counters.remote[0]);
-    let moved = |snapshot: &Snapshot, name: &str| snapshot.get(name).unwrap_or(0);
-    let verdict = match failure {
-        Failure::Completion { status, .. } => completion(*status, params, &local, &remote, path),
-        Failure::Stalled { seconds } if moved(&local, "rnr_nak_retry_err") > 0 || moved(&remote, "out_of_buffer") > 0 => {
-            Verdict::new(
-                Code::RnrStall,
-                Owner::Remote,
-                format!("the peer has had no receive posted for {seconds} s, and --rnr-retry 7 waits without limit"),
-            )
-            .turn("--rnr-retry")
+    let words = failure.to_string();
+    let mut verdict = match symptom(failure) {
+        Some(symptom) => diagnose(&evidence(symptom, params, counters, path)),
+        None => {
+            let (code, owner) = match failure {
+                Failure::Length { .. } => (Code::Length, Owner::Local),
+                Failure::Usage(_) => (Code::Unknown, Owner::Config),
+                _ => (Code::Unknown, Owner::Local),
+            };
+            Verdict::new(code, owner, words.clone())
         }
-        Failure::Stalled { .. } => Verdict::new(Code::LinkDead, Owner::Fabric, failure.to_string()),
-        Failure::NothingArrives { .. } if moved(&remote, "out_of_buffer") > 0 => Verdict::new(
-            Code::NoReceives,
-            Owner::Remote,
-            "messages reach the peer, which has no receive posted",
-        ),
-        Failure::NothingArrives { .. } => {
-            Verdict::new(Code::LinkDead, Owner::Fabric, failure.to_string())
-        }
-        Failure::Mismatch { .. } => Verdict::new(Code::DataMismatch, Owner::Local, failure.to_string()),
-        Failure::Length { .. } => Verdict::new(Code::Length, Owner::Local, failure.to_string()),
-        Failure::Device(_) | Failure::Unfit(_) => {
-            Verdict::new(Code::Unknown, Owner::Local, failure.to_string())
-        }
-        Failure::Usage(_) => Verdict::new(Code::Unknown, Owner::Config, failure.to_string()),
     };
-    let mut verdict = verdict.because(failure.to_string());
+    if verdict.summary != words && !verdict.evidence.contains(&words) {
+        verdict = verdict.because(words);
+    }
     if params.no_post_recv && params.test.op() == Op::Send {
         verdict = verdict.because("--no-post-recv: the server posted no receive");
     }
-    for (whose, delta) in [("this end", &local), ("the peer", &remote)] {
-        let delta = trouble(delta);
-        if !delta.is_empty() {
-            verdict = verdict.because(format!("counters of {whose} since the start: {delta}"));
-        }
+    if let Some(pause) = params.pause {
+        verdict =
+            verdict.because(format!("--pause-responder: the server stood still for {pause:?}"));
     }
     verdict
 }
 
-fn completion(
-    status: WcStatus,
-    params: &Params,
-    local: &Snapshot,
-    remote: &Snapshot,
-    path: &str,
-) -> Verdict {
-    let moved = |snapshot: &Snapshot, name: &str| snapshot.get(name).unwrap_or(0);
-    let budget = params.budget().map_or_else(
-        || "no limit".to_owned(),
-        |budget| format!("{:.1} ms", budget.as_secs_f64() * 1e3),
-    );
-    match status {
-        WcStatus::RetryExc => {
-            let late = params.pause.is_some() || moved(remote, "duplicate_request") > 0;
-            let (code, owner, summary) = if params.pause.is_some() {
-                (
-                    Code::ResponderSlow,
-                    Owner::Remote,
-                    "the peer is alive, and did not poll for longer than the retry budget",
-                )
-            } else if late && path == "packet" {
-                (
-                    Code::AckPathLost,
-                    Owner::Fabric,
-                    "requests arrive at the peer more than once, and its acknowledgements do not come back",
-                )
-            } else {
-                (
-                    Code::LinkDead,
-                    Owner::Fabric,
-                    "the peer did not answer within the retry budget, and its control channel is open",
-                )
-            };
-            Verdict::new(code, owner, summary)
-                .because(format!("retry budget: {budget}"))
-                .turn("--qp-timeout")
+/// What was met, where rules can say more than the words of the failure.
+fn symptom(failure: &Failure) -> Option<Symptom> {
+    Some(match failure {
+        Failure::Completion { status, opcode } => Symptom::Completion(Request {
+            status: *status as u8,
+            opcode: kind(*opcode),
+            ..Request::default()
+        }),
+        Failure::Stalled { seconds } => Symptom::Stalled { for_ns: seconds * 1_000_000_000 },
+        Failure::NothingArrives { sent } => Symptom::Lost { sent: *sent, arrived: 0 },
+        Failure::Mismatch { .. } => Symptom::Mismatch { place: failure.to_string() },
+        Failure::Length { .. } | Failure::Device(_) | Failure::Unfit(_) | Failure::Usage(_) => {
+            return None;
         }
-        WcStatus::RnrRetryExc => Verdict::new(
-            Code::RnrExhausted,
-            Owner::Remote,
-            "the peer had no receive posted for as long as the RNR retries lasted",
-        )
-        .because(format!("RNR NAKs that arrived: {}", moved(local, "rnr_nak_retry_err")))
-        .turn("--rnr-retry"),
-        WcStatus::RemAccess => Verdict::new(
-            Code::AccessMr,
-            Owner::Remote,
-            "the peer's memory does not allow this access",
-        ),
-        WcStatus::RemInvReq => {
-            Verdict::new(Code::InvalidRequest, Owner::Local, "the peer found the request invalid")
-        }
-        WcStatus::RemOp => Verdict::new(
-            Code::RemoteOperation,
-            Owner::Remote,
-            "the peer failed while it executed the request",
-        ),
-        WcStatus::LocLen => {
-            Verdict::new(Code::Length, Owner::Local, "a message is longer than its buffer")
-        }
-        WcStatus::LocProt | WcStatus::LocAccess => Verdict::new(
-            Code::LocalProtection,
-            Owner::Local,
-            "a local buffer is not registered for this use",
-        ),
-        WcStatus::Fatal => Verdict::new(Code::DeviceGone, Owner::Local, "the device failed"),
-        status => Verdict::new(Code::Unknown, Owner::Local, format!("a request failed: {status}")),
+    })
+}
+
+const fn kind(opcode: WcOpcode) -> Opcode {
+    match opcode {
+        WcOpcode::Write => Opcode::Write,
+        WcOpcode::Read => Opcode::Read,
+        WcOpcode::CompareSwap | WcOpcode::FetchAdd => Opcode::Atomic,
+        WcOpcode::Recv | WcOpcode::RecvWriteImm => Opcode::Recv,
+        _ => Opcode::Send,
     }
 }
 
-/// Of the counters that moved, those that tell of trouble.
-fn trouble(delta: &Snapshot) -> Snapshot {
-    let tells = |name: &str| {
-        !(name.starts_with("tx_")
-            || name.starts_with("rx_")
-            || name.contains("bytes")
-            || name.contains("calls"))
+fn evidence(symptom: Symptom, params: &Params, counters: &Counters, path: &str) -> Evidence {
+    let end = |name: &str, [before, after]: &[Snapshot; 2]| End {
+        name: name.into(),
+        before: before.clone(),
+        after: after.clone(),
+        ..End::default()
     };
-    let moved = delta.iter().filter(|(name, value)| *value > 0 && tells(name));
-    moved.map(|(name, value)| (name.to_owned(), value)).collect()
+    let silent = params.no_post_recv && params.test.op() == Op::Send;
+    let remote = End {
+        receives: Receives { posted: silent.then_some(0), ..Receives::default() },
+        gap_ns: params.pause.map(|pause| u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)),
+        ..end("the peer", &counters.remote)
+    };
+    let mut local = end("this end", &counters.local);
+    local.qp = Qp {
+        transport: Some(params.transport.to_string().to_uppercase()),
+        timeout: Some(params.timeout),
+        retry_cnt: Some(params.retry_cnt),
+        rnr_retry: Some(params.rnr_retry),
+        min_rnr_timer: Some(params.min_rnr_timer),
+        ..Qp::default()
+    };
+    Evidence {
+        symptom,
+        local,
+        remote: Some(remote),
+        path: if path == "local" { Path::Local } else { Path::Packet },
+        // The words of both ends go over a channel of their own, which would have told of its end.
+        peer: Peer::Alive,
+        knobs: Knobs::flags(),
+        ..Evidence::default()
+    }
 }
 
 #[cfg(test)]
@@ -166,13 +130,14 @@ mod tests {
 
     #[test]
     fn silence_missing_receives_and_endless_waits_are_told_apart() {
-        let params = params("send-bw").unwrap();
-        let status = |status| Failure::Completion { status, opcode: pmd_verbs::WcOpcode::Send };
+        let quiet = params("send-bw").unwrap();
+        let status = |status| Failure::Completion { status, opcode: WcOpcode::Send };
         let explain =
-            |failure: &Failure, counters: &Counters| explain(failure, &params, counters, "packet");
+            |failure: &Failure, counters: &Counters| explain(failure, &quiet, counters, "packet");
         let none = counters(&[], &[]);
         let dead = explain(&status(WcStatus::RetryExc), &none);
         assert_eq!((dead.code, dead.knob.as_deref()), (Code::LinkDead, Some("--qp-timeout")));
+        assert!(dead.evidence.iter().any(|fact| fact.contains("67.1 ms a try")), "{dead}");
         let again = counters(&[], &[("duplicate_request", 7)]);
         assert_eq!(explain(&status(WcStatus::RetryExc), &again).code, Code::AckPathLost);
         assert_eq!(explain(&status(WcStatus::RnrRetryExc), &none).code, Code::RnrExhausted);
@@ -185,5 +150,22 @@ mod tests {
         let verdict = explain(&lost, &dry);
         assert_eq!((verdict.code, verdict.owner), (Code::NoReceives, Owner::Remote));
         assert!(verdict.evidence.iter().any(|fact| fact.contains("out_of_buffer=9")), "{verdict}");
+    }
+
+    /// P11 and S0-24: what the server was told to do is evidence, too.
+    #[test]
+    fn a_server_that_was_told_to_pause_or_to_post_nothing_is_believed() {
+        let explain = |flags: &str, status, path: &str| {
+            let failure = Failure::Completion { status, opcode: WcOpcode::Send };
+            let again = counters(&[], &[("duplicate_request", 7)]);
+            explain(&failure, &params(flags).unwrap(), &again, path)
+        };
+        let slow =
+            explain("write-bw --retry-cnt 2 --pause-responder 2s", WcStatus::RetryExc, "packet");
+        assert_eq!((slow.code, slow.owner), (Code::ResponderSlow, Owner::Remote));
+        let none = explain("send-bw --no-post-recv --rnr-retry 3", WcStatus::RnrRetryExc, "local");
+        assert_eq!((none.code, none.owner), (Code::NoReceives, Owner::Remote));
+        let shared = explain("write-bw", WcStatus::RetryExc, "local");
+        assert_eq!(shared.code, Code::ResponderSlow);
     }
 }

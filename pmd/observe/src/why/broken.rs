@@ -48,9 +48,11 @@ pub(super) fn srq_error(facts: &Facts<'_>) -> Option<Verdict> {
 }
 
 pub(super) fn data_mismatch(facts: &Facts<'_>) -> Option<Verdict> {
-    let Symptom::Mismatch { .. } = facts.evidence.symptom else { return None };
-    let summary = "bytes that arrived are not those that were sent, and no checksum noticed";
-    Some(Verdict::new(Code::DataMismatch, Owner::Local, summary))
+    let Symptom::Mismatch { place } = &facts.evidence.symptom else { return None };
+    let verdict = Verdict::new(Code::DataMismatch, Owner::Local, place.clone());
+    Some(
+        verdict.because("bytes that arrived are not those that were sent, and no checksum noticed"),
+    )
 }
 
 fn side(facts: &Facts<'_>, end: &super::evidence::End) -> (Owner, &'static str) {

@@ -87,19 +87,18 @@ impl<'a> Facts<'a> {
         Some(retry_budget_ns(qp.timeout?, qp.retry_cnt?))
     }
 
-    /// The setting to turn for more patience, with what it amounts to now.
-    pub(super) fn patience(&self) -> String {
-        let name = self.knob("timeout");
-        let qp = &self.evidence.local.qp;
-        match (qp.timeout, self.budget()) {
-            (Some(code), Some(budget)) => match (ack_timeout_ns(code), budget) {
-                (Some(wait), Some(budget)) => {
-                    format!("{name} ({code}: {} a try, {} in all)", millis(wait), millis(budget))
-                }
-                _ => format!("{name} ({code}: without end)"),
-            },
-            _ => name,
-        }
+    /// What this end's patience amounts to, with the settings that make it; none where they are unknown.
+    pub(super) fn patience(&self) -> Option<String> {
+        let (timeout, retry_cnt) =
+            (self.evidence.local.qp.timeout?, self.evidence.local.qp.retry_cnt?);
+        let names =
+            format!("{} {timeout}, {} {retry_cnt}", self.knob("timeout"), self.knob("retry_cnt"));
+        Some(match ack_timeout_ns(timeout).zip(self.budget().flatten()) {
+            Some((wait, budget)) => {
+                format!("{names}: {} a try, {} in all", millis(wait), millis(budget))
+            }
+            None => format!("{names}: waits without end"),
+        })
     }
 
     /// The peer's name.
@@ -173,8 +172,8 @@ pub(super) fn with_observations(mut verdict: Verdict, facts: &Facts<'_>) -> Verd
         }
         Symptom::Transition(transition) => verdict = verdict.because(transition.reason.clone()),
         Symptom::Post { reason } => verdict = verdict.because(reason.clone()),
-        Symptom::Mismatch { place } => verdict = verdict.because(place.clone()),
-        Symptom::Event => {}
+        // The verdict says it.
+        Symptom::Mismatch { .. } | Symptom::Event => {}
     }
     let ends = [("this end", Some(&facts.evidence.local)), ("the peer", facts.far())];
     for (whose, end) in ends {

@@ -61,8 +61,11 @@ pub(super) fn rnr_exhausted(facts: &Facts<'_>) -> Option<Verdict> {
     if facts.local("local_ack_timeout_err") == 0 {
         verdict = verdict.because("no ACK timeout: the peer is alive");
     }
-    let retries = facts.evidence.local.qp.rnr_retry.map_or_else(String::new, |n| format!(" ({n})"));
-    Some(verdict.turn(format!("{}{retries}", facts.knob("rnr_retry"))))
+    let knob = facts.knob("rnr_retry");
+    if let Some(retries) = facts.evidence.local.qp.rnr_retry {
+        verdict = verdict.because(format!("{knob} {retries}: so many retries after the first try"));
+    }
+    Some(verdict.turn(knob))
 }
 
 /// P12: with seven RNR retries nothing ever fails, so somebody must say it.

@@ -14,9 +14,12 @@ fn is_silent(facts: &Facts<'_>) -> bool {
     }
 }
 
-/// A verdict of silence; what waits longer gets `patience`.
+/// A verdict of silence, with how long it was waited for.
 fn silent(facts: &Facts<'_>, code: Code, owner: Owner, summary: impl Into<String>) -> Verdict {
     let mut verdict = Verdict::new(code, owner, summary);
+    if let Some(patience) = facts.patience() {
+        verdict = verdict.because(patience);
+    }
     if facts.evidence.local.qp.timeout == Some(0) {
         verdict =
             verdict.because("timeout 0: silence is waited for without end, and nothing fails");
@@ -156,7 +159,7 @@ pub(super) fn responder_slow(facts: &Facts<'_>) -> Option<Verdict> {
             )),
             None => verdict.because("its control channel is open, and shared memory loses nothing"),
         };
-        verdict.turn(facts.patience())
+        verdict.turn(facts.knob("timeout"))
     })
 }
 
@@ -171,7 +174,7 @@ pub(super) fn ack_path_lost(facts: &Facts<'_>) -> Option<Verdict> {
         );
         silent(facts, Code::AckPathLost, Owner::Fabric, summary)
             .because(format!("requests that it had seen before: {again}"))
-            .turn(facts.patience())
+            .turn(facts.knob("timeout"))
     })
 }
 
@@ -190,7 +193,7 @@ pub(super) fn link_dead(facts: &Facts<'_>) -> Option<Verdict> {
         };
         silent(facts, Code::LinkDead, Owner::Fabric, summary)
             .because("no request arrived there a second time")
-            .turn(facts.patience())
+            .turn(facts.knob("timeout"))
     })
 }
 
@@ -198,7 +201,7 @@ pub(super) fn link_dead(facts: &Facts<'_>) -> Option<Verdict> {
 pub(super) fn nobody_answered(facts: &Facts<'_>) -> Option<Verdict> {
     (is_silent(facts) && facts.far().is_none()).then(|| {
         let summary = "nobody answered; whether requests or acknowledgements were lost, only the peer's counters tell";
-        silent(facts, Code::Unknown, Owner::Fabric, summary).turn(facts.patience())
+        silent(facts, Code::Unknown, Owner::Fabric, summary).turn(facts.knob("timeout"))
     })
 }
 
