@@ -34,7 +34,7 @@ use crate::turn::{self, End};
 use crate::wire::DropReason;
 use crate::work::{AhId, RecvWr, SendWr};
 
-pub use config::{EngineConfig, QpView, SrqInit, SrqView};
+pub use config::{EngineConfig, Outstanding, QpView, SrqInit, SrqView};
 
 pub use crate::error::{DestroyError, PostRecvError, PostSendError, ResourceError};
 
@@ -80,6 +80,17 @@ impl Engine {
             send_outstanding: qp.sq.len(),
             recv_outstanding: qp.rq.len() + u32::from(qp.receive.open),
             memory_bytes: qp.memory_bytes(),
+        })
+    }
+
+    /// The requests of a queue pair that have not completed: those to send, then the receives of its own,
+    /// each oldest first.
+    pub fn outstanding(&self, qpn: Qpn) -> impl Iterator<Item = Outstanding> + '_ {
+        self.qps.get(qpn).into_iter().flat_map(|qp| {
+            let open = qp.receive.open.then_some(qp.receive.wr_id);
+            let receives = open.into_iter().chain(qp.rq.wr_ids());
+            let sends = qp.sq.wr_ids().map(Outstanding::Send);
+            sends.chain(receives.map(Outstanding::Receive))
         })
     }
 

@@ -119,7 +119,7 @@ impl Context {
     /// Fails this lcore's part of the device, as hardware does that is beyond repair: every queue pair is
     /// in Error without a completion, and whatever is asked of it later is refused.
     pub fn fail_device(&self) {
-        self.with(|core| core.command(|engine, cqs| engine.fail_device(cqs)));
+        self.with(Core::fail_device);
     }
 
     /// Takes the port down or up, for this lcore: packets are dropped meanwhile, and nothing fails by that

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use pmd_mem::Region;
-use pmd_roce::engine::{PostRecvError, PostSendError};
+use pmd_roce::engine::{Outstanding, PostRecvError, PostSendError};
 use pmd_roce::event::AsyncEvent;
 use pmd_roce::ids::{Qpn, Rkey, WrId};
 use pmd_roce::qp::attr::{QpAttr, QpCap};
@@ -189,6 +189,26 @@ impl QueuePairEndpoint {
         })
     }
 
+    /// Ends what was in flight when the device failed: no completion will.
+    fn settle_lost(&mut self, sink: &mut dyn FnMut(Settled)) -> usize {
+        let qpn = self.qp.number();
+        let is_own = |(lost, _): &mut (Qpn, Outstanding)| *lost == qpn;
+        let lost: Vec<_> = self.cx.with(|core| match core.limbo.is_empty() {
+            true => Vec::new(),
+            false => core.limbo.extract_if(.., is_own).collect(),
+        });
+        for (_, request) in &lost {
+            let (queue, WrId(token)) = match request {
+                Outstanding::Send(wr_id) => (&mut self.sends, *wr_id),
+                Outstanding::Receive(wr_id) => (&mut self.receives, *wr_id),
+            };
+            *queue = queue.saturating_sub(1);
+            let (outcome, len, imm) = (Outcome::Flushed, 0, None);
+            sink(Settled { token: Token(token), outcome, len, imm });
+        }
+        lost.len()
+    }
+
     fn settle(&mut self, completion: &Completion) -> Settled {
         let outcome = match completion.status {
             WcStatus::Success => Outcome::Done,
@@ -336,6 +356,9 @@ impl Endpoint for QueuePairEndpoint {
             self.cx.with(|core| core.cqs.take(self.cq.id(), BATCH, &mut batch));
             count += batch.len();
             let last = batch.len() < BATCH;
+            if batch.is_empty() {
+                count += self.settle_lost(sink);
+            }
             for completion in &batch {
                 sink(self.settle(completion));
             }
@@ -347,6 +370,11 @@ impl Endpoint for QueuePairEndpoint {
 
     fn event(&mut self) -> Option<EndpointEvent> {
         let qpn = self.qp.number();
+        if self.failed.is_none() && self.cx.with(|core| core.engine.is_fatal()) {
+            let why = "the device failed";
+            self.fail(why.into());
+            return Some(EndpointEvent::Failed(why));
+        }
         loop {
             let event = self.cx.with(|core| core.take_event(|event| Core::concerns(event, qpn)))?;
             let why = match event {

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pmd_roce::engine::Engine;
+use pmd_roce::engine::{Engine, Outstanding};
 use pmd_roce::event::{AsyncEvent, EventScope};
 use pmd_roce::ids::{Gid, Instant, Qpn};
 use pmd_roce::qp::attr::{ModifyQpError, QpAttr};
@@ -46,6 +46,8 @@ pub(crate) struct Core {
     pub(crate) handover: Handover,
     pub(crate) events: VecDeque<AsyncEvent>,
     pub(crate) lost_events: u64,
+    /// What was in flight when the device failed, for whoever must end it without a completion.
+    pub(crate) limbo: Vec<(Qpn, Outstanding)>,
     /// Events that consumers took and did not acknowledge yet.
     pub(crate) taken: Arc<Register>,
     /// Multicast groups that the wire is in, and how many queue pairs are in each.
@@ -96,6 +98,7 @@ impl Core {
             handover,
             events: VecDeque::with_capacity(MAX_EVENTS),
             lost_events: 0,
+            limbo: Vec::new(),
             taken: Arc::default(),
             groups: Vec::new(),
             alarm: None,
@@ -240,6 +243,7 @@ impl Core {
         );
         // Who takes events later shall not learn of it.
         self.forget(EventScope::Qp(qpn));
+        self.limbo.retain(|(lost, _)| *lost != qpn);
         self.engine.publish(&mut self.peers);
     }
 
@@ -254,6 +258,15 @@ impl Core {
         self.engine.publish(&mut self.peers);
         self.collect_events();
         result
+    }
+
+    /// Fails the device, and remembers what no completion will tell of.
+    pub(crate) fn fail_device(&mut self) {
+        let engine = &self.engine;
+        for (qpn, ..) in engine.queue_pairs() {
+            self.limbo.extend(engine.outstanding(qpn).map(|request| (qpn, request)));
+        }
+        self.command(|engine, cqs| engine.fail_device(cqs));
     }
 
     /// The oldest event that nobody took yet; it is to be acknowledged.

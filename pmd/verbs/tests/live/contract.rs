@@ -14,7 +14,7 @@ use pmd_verbs::{Device, DeviceConfig, WireChoice};
 
 use crate::support::{pattern, region};
 
-on_every_wire!(queue_pairs_keep_the_contract);
+on_every_wire!(queue_pairs_keep_the_contract, s3_39_a_failed_device_leaves_nothing_in_limbo);
 
 /// Operations and receives of either side: not what a queue would be rounded up to.
 const DEPTH: u32 = 9;
@@ -31,6 +31,34 @@ fn queue_pairs_keep_the_contract(wire: WireChoice) {
         a.connect(&b.hello(b"")).unwrap();
         [Box::new(a).into_endpoint(), Box::new(b).into_endpoint()]
     });
+}
+
+/// S3-16, S3-20, S3-39: the device fails with work in flight: the endpoint says so once, takes nothing any
+/// more, and everything that it had accepted settles although no completion can come.
+fn s3_39_a_failed_device_leaves_nothing_in_limbo(wire: WireChoice) {
+    let config = DeviceConfig { wire, lcores: 2, ..DeviceConfig::default() };
+    let device = Device::open(&config).unwrap();
+    let cxs = [device.context(0).unwrap(), device.context(1).unwrap()];
+    let options = EndpointOptions { depth: DEPTH, recv_depth: DEPTH, ..EndpointOptions::default() };
+    let mut a = cxs[0].prepare(&options).unwrap();
+    let mut b = cxs[1].prepare(&options).unwrap();
+    b.connect(&a.hello(b"")).unwrap();
+    a.connect(&b.hello(b"")).unwrap();
+    let mut ends = Ends::new([Box::new(a).into_endpoint(), Box::new(b).into_endpoint()]);
+    for _ in 0..3 {
+        ends.submit(0, Op::Recv { into: ends.local(0, 0, 64) }).unwrap();
+        // No receive waits for it, so that it is in flight.
+        ends.submit(0, Op::SendInline { bytes: b"nobody", imm: None }).unwrap();
+    }
+    ends.poll();
+    assert_eq!(ends.settled[0].len(), 0);
+    cxs[0].fail_device();
+    let refused = ends.submit(0, Op::SendInline { bytes: b"late", imm: None });
+    assert_eq!(refused, Err(SubmitError::Degraded));
+    assert_eq!(ends.ends[0].event(), Some(EndpointEvent::Failed("the device failed")));
+    assert_eq!(ends.ends[0].event(), None, "once");
+    ends.settle();
+    assert!(ends.settled[0].values().all(|one| one.outcome == Outcome::Flushed));
 }
 
 #[test]
