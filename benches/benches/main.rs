@@ -17,16 +17,15 @@ mod ring;
 use std::time::Duration;
 
 use anyhow::Result;
-use benches::cores;
+use benches::{cores, pin};
 use criterion::Criterion;
 use pmd_lcore::hop_ns;
-use pmd_lcore::pin::pin_current;
 
 fn main() -> Result<()> {
     let [here, there] = cores()?;
     let apart =
         hop_ns(there, here).map_or_else(|why| why.to_string(), |ns| format!("one hop {ns:.0} ns"));
-    pin_current(here)?;
+    pin(here)?;
     #[expect(clippy::print_stdout, reason = "figures of two cores mean nothing without it")]
     {
         println!("cores {here} and {there}, {apart}");

@@ -2,7 +2,8 @@
 
 use std::env;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use core_affinity::CoreId;
 use pmd_lcore::CpuSet;
 
 /// Names two cores, as in `SPINWIRE_CORES=2,3`.
@@ -24,4 +25,16 @@ pub fn cores() -> Result<[usize; 2]> {
     let mask = CpuSet::allowed().context("the affinity mask cannot be read")?;
     let first = mask.first().context("the affinity mask is empty")?;
     Ok([first, mask.iter().nth(1).unwrap_or(first)])
+}
+
+/// Keeps the calling thread on a core, also where the thread that started it was kept on another.
+///
+/// # Errors
+/// When the core is not there, or the kernel refuses.
+pub fn pin(core: usize) -> Result<()> {
+    ensure!(
+        core_affinity::set_for_current(CoreId { id: core }),
+        "core {core} cannot be used: {CHOICE} names others"
+    );
+    Ok(())
 }

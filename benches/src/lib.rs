@@ -10,7 +10,7 @@ mod side;
 mod traffic;
 mod work;
 
-pub use cores::cores;
+pub use cores::{cores, pin};
 pub use ends::Ends;
 pub use opposite::Opposite;
 pub use packets::Packets;

@@ -5,9 +5,8 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Result, anyhow};
-use pmd_lcore::pin::pin_current;
 
-use crate::{Options, Side, Sink, Wish};
+use crate::{Options, Side, Sink, Wish, pin};
 
 /// A thread on the second core that takes what comes, until this is dropped or joined.
 #[derive(Debug)]
@@ -62,7 +61,7 @@ fn receive(
     answer: &Sender<Wish>,
     wanted: &Weak<()>,
 ) -> Result<u64> {
-    pin_current(core)?;
+    pin(core)?;
     let side = Side::open("opposite", options)?;
     side.connect(&told.recv()?)?;
     let into = side.sink(options.size);
