@@ -1,7 +1,7 @@
 //! A scenario: what there is, what it does, what goes wrong, and what must come of it.
 //!
 //! The way of a scenario: text, tables against their keys ([`keys`]), every name and number against the others
-//! ([`check`]). Each step reports all it finds.
+//! (`check`). Each step reports all it finds.
 
 mod check;
 mod deeds;
