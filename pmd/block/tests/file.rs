@@ -52,7 +52,7 @@ fn memory() -> Arc<Segment> {
 }
 
 fn spec(place: Place<'_>) -> FileSpec<'_> {
-    FileSpec { place, size: Some(4 * MIB), direct: Direct::Auto, depth: 32 }
+    FileSpec { place, size: Some(4 * MIB), overwrite: false, direct: Direct::Auto, depth: 32 }
 }
 
 fn open(spec: &FileSpec<'_>, memory: &Arc<Segment>) -> Result<FileBackend, OpenError> {
@@ -302,6 +302,36 @@ fn files_that_cannot_be_a_store() {
     let smaller = FileSpec { size: Some(MIB), ..spec(Place::Path(&path)) };
     assert_eq!(open(&smaller, &memory).unwrap().len(), MIB);
     assert_eq!(fs::metadata(&path).unwrap().len(), 4 * MIB);
+}
+
+/// What a file holds is lost only where somebody says so: neither changed nor grown otherwise.
+#[test]
+fn a_file_that_is_no_store_is_left_alone() {
+    let (memory, folder) = (memory(), Folder::new("foreign"));
+    let path = folder.file();
+    let words = b"root:x:0:0:root:/root:/bin/bash\n";
+    fs::write(&path, words).unwrap();
+    for size in [None, Some(4 * MIB), Some(1)] {
+        let error = open(&FileSpec { size, ..spec(Place::Path(&path)) }, &memory).unwrap_err();
+        assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
+        assert!(
+            error.to_string().contains("set overwrite = true to lose what it holds"),
+            "{error}"
+        );
+        assert_eq!(fs::read(&path).unwrap(), words);
+    }
+    let told = FileSpec { overwrite: true, ..spec(Place::Path(&path)) };
+    assert_eq!(open(&told, &memory).unwrap().len(), 4 * MIB);
+    // From now on it is a store.
+    let mut store = open(&spec(Place::Path(&path)), &memory).unwrap();
+    assert_eq!(one(&mut store, &request(Kind::Write, 0, BLOCK, 0, 1)), Ok(()));
+    drop(store);
+    assert_eq!(open(&spec(Place::Path(&path)), &memory).unwrap().len(), 4 * MIB);
+    // A copy of it is not known to be one.
+    let copy = folder.0.join("copy");
+    fs::write(&copy, fs::read(&path).unwrap()).unwrap();
+    let error = open(&spec(Place::Path(&copy)), &memory).unwrap_err();
+    assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
 }
 
 /// Runs this test again in a process of its own, by way of `command`.

@@ -7,7 +7,9 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags, XattrFlags,
+};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -15,6 +17,9 @@ use crate::limits::{DIRECT_ALIGN, LOCK_WAIT};
 
 /// Magic numbers of file systems that live in memory (statfs(2)).
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// The extended attribute of a file that is known to be a store (xattr(7)).
+const MARK: &str = "user.spinwire.store";
 
 /// Whether requests pass by the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +36,7 @@ pub enum Direct {
 /// Which file.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
-    /// This one. It is made where there is none, and never cut.
+    /// This one. It is made where there is none, and never cut. See [`FileSpec::overwrite`].
     Path(&'a Path),
     /// One without a name in this directory, which is gone with the process.
     Unnamed(&'a Path),
@@ -44,6 +49,10 @@ pub struct FileSpec<'a> {
     pub place: Place<'a>,
     /// Bytes of the store; `None`: what the file has. A shorter file grows, and its blocks are reserved.
     pub size: Option<u64>,
+    /// Take the file or device whatever it holds. Otherwise it is refused if it holds data and was not made, or taken while it
+    /// held none, by a store: blocks go where they belong, over whatever was there. Which files are stores is remembered in an
+    /// extended attribute; devices, and files where there are none, need this each time.
+    pub overwrite: bool,
     /// Whether requests pass by the page cache.
     pub direct: Direct,
     /// Most requests in flight.
@@ -64,6 +73,14 @@ pub enum OpenError {
     /// It is no regular file and no block device.
     #[error("`{}` is neither a file nor a block device", path.display())]
     Kind {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It holds something, and perhaps not blocks.
+    #[error(
+        "`{}` holds data and is not known to be a store: name another file, or set overwrite = true to lose what it holds", path.display()
+    )]
+    Foreign {
         /// The file.
         path: PathBuf,
     },
@@ -137,13 +154,19 @@ pub(super) fn open(spec: &FileSpec<'_>) -> Result<Opened, OpenError> {
         Err(error) => return Err(failed(error.into())),
     }
     let has = if is_device {
-        rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| failed(e.into()))?
+        rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| failed(e.into()))?
     } else {
         metadata.len()
     };
     let len = spec.size.unwrap_or(has);
     if len == 0 {
         return Err(OpenError::Empty { path });
+    }
+    if !spec.overwrite && !is_marked(&file) && (is_device || holds_data(&file).map_err(failed)?) {
+        return Err(OpenError::Foreign { path });
+    }
+    if !is_device {
+        mark(&file).map_err(failed)?;
     }
     if len > has {
         let grown = if is_device { Err(Errno::NOSPC.into()) } else { grow(&file, len) };
@@ -204,6 +227,28 @@ fn file(place: Place<'_>) -> Result<(File, PathBuf), OpenError> {
                 Err(error) => Err(failed(directory)(error.into())),
             }
         }
+    }
+}
+
+/// Whether there is a byte that is not in a hole.
+fn holds_data(file: &File) -> io::Result<bool> {
+    match rustix::fs::seek(file, SeekFrom::Data(0)) {
+        Ok(_) => Ok(true),
+        Err(Errno::NXIO) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_marked(file: &File) -> bool {
+    // Where there are no attributes, nothing is marked.
+    rustix::fs::fgetxattr(file, MARK, &mut [0; 0][..]).is_ok()
+}
+
+/// Remembers that the file is a store, where that can be remembered.
+fn mark(file: &File) -> io::Result<()> {
+    match rustix::fs::fsetxattr(file, MARK, b"1", XattrFlags::empty()) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

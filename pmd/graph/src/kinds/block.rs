@@ -258,6 +258,14 @@ impl Target {
                     .only_when("backend", "file"),
                 )
                 .key(
+                    Key::flag(
+                        "overwrite",
+                        "take the file or device even if it holds data and is not known to be a store; what it holds is lost",
+                    )
+                    .default(false)
+                    .only_when("backend", "file"),
+                )
+                .key(
                     Key::word(
                         "direct",
                         &["auto", "require", "off"],

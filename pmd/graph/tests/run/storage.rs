@@ -222,6 +222,15 @@ fn stores_that_cannot_be_opened() {
         fails(&report, Code::Unknown, Owner::Config, &words);
     }
     fs::remove_file(memory).expect("the store made it");
+    let foreign = Store::new("foreign", 0);
+    fs::write(&foreign.0, "somebody's words").expect("the file is ours");
+    let report = play(&storage("", "", &foreign.keys("size = \"1MiB\"")));
+    let words = ["holds data and is not known to be a store", "node.target.overwrite"];
+    fails(&report, Code::Unknown, Owner::Config, &words);
+    assert_eq!(fs::read(&foreign.0).expect("it is there"), b"somebody's words");
+    let report =
+        play(&storage("", "count = 10", &foreign.keys("size = \"1MiB\"\noverwrite = true")));
+    assert!(report.ok, "{report}");
     let store = Store::new("empty", 0);
     let report = play(&storage("", "", &store.keys("")));
     fails(&report, Code::Unknown, Owner::Config, &["is empty: say how large", "node.target.size"]);

@@ -167,6 +167,7 @@ fn open(node: &str, settings: &Settings, memory: &Extent) -> Result<FileBackend,
     let spec = FileSpec {
         place: path.map_or(File::Unnamed(&temporary), File::Path),
         size: if path.is_some() { size } else { size.or(Some(STORE_UNNAMED.get())) },
+        overwrite: settings.flag("overwrite"),
         direct: match settings.text("direct") {
             "require" => Direct::Require,
             "off" => Direct::Off,
@@ -179,6 +180,7 @@ fn open(node: &str, settings: &Settings, memory: &Extent) -> Result<FileBackend,
         let knob = match &error {
             OpenError::Open { .. } | OpenError::Kind { .. } | OpenError::Busy { .. } => "path",
             OpenError::Empty { .. } | OpenError::Size { .. } => "size",
+            OpenError::Foreign { .. } => "overwrite",
             OpenError::NoDirect { .. } => "direct",
             OpenError::Ring { .. } => "backend",
         };
