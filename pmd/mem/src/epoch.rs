@@ -215,7 +215,10 @@ impl Fence {
     }
 
     /// A store-load fence here and, with membarrier, in every registered process.
-    fn barrier(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// When the kernel refuses membarrier(2) after it was registered: there was none in other processes.
+    pub fn barrier(&self) -> io::Result<()> {
         fence(Ordering::SeqCst);
         match self.own {
             Announce::Plain => membarrier(GLOBAL_EXPEDITED),

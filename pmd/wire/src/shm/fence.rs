@@ -54,10 +54,9 @@ impl Busy {
         self.announce
     }
 
-    /// A store-load fence here, and on every lcore that relies on plain stores.
-    pub(super) fn barrier(&self) {
-        // Nobody to wait for: what is left is the barrier. Where it is refused, peers were told to fence for themselves.
-        self.fence.wait::<PeerWord>(&[], |_| false, || true).unwrap_or_default();
+    /// A store-load fence here, and on every lcore that relies on plain stores. False: there was none on others.
+    pub(super) fn barrier(&self) -> bool {
+        self.fence.barrier().is_ok()
     }
 
     pub(super) const fn is_inside(&self) -> bool {

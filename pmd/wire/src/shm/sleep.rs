@@ -24,8 +24,9 @@ impl Links {
         self.publish();
         self.asleep.store(1, Ordering::Release);
         // Either a peer's next look finds this lcore asleep, or the following looks find what it did before.
-        self.busy.barrier();
-        let has_news = self.shared.mailbox(self.lcore).is_pending()
+        let is_certain = self.busy.barrier();
+        let has_news = !is_certain
+            || self.shared.mailbox(self.lcore).is_pending()
             || self.active().iter().any(|id| self.has_news(*id));
         if has_news {
             self.wake();
