@@ -109,6 +109,8 @@ fn no_receives_have_a_verdict() {
             (&"no-receives".into(), &"remote".into()),
             "{verdict}"
         );
+        let knob = verdict["knob"].as_str().expect("a knob");
+        assert!(knob.starts_with("receives at the peer: post them in INIT"), "{knob}");
         let evidence = verdict["evidence"].to_string();
         assert!(evidence.contains("the server posted no receive"), "{evidence}");
         assert!(
