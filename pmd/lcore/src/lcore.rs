@@ -265,7 +265,7 @@ impl Lcore {
         self.parts.devices.iter_mut().for_each(|device| device.arm(&mut doorbells));
         self.parts.nodes.iter_mut().for_each(|node| node.arm(&mut doorbells));
         if doorbells.wait(Duration::from_nanos(span_ns)) {
-            self.meter.nap();
+            self.meter.nap(span_ns);
         }
     }
 

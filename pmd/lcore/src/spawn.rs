@@ -64,6 +64,8 @@ pub struct Context {
     pub cpu: usize,
     /// The clock of its loop.
     pub clock: Clock,
+    /// What its loop has done, for those who run in it.
+    pub stats: StatsReader,
 }
 
 /// Why the lcores were not started. Those already started are told to stop.
@@ -288,7 +290,7 @@ impl Running {
         let (sender, receiver) = mailbox(COMMANDS_MAX);
         let meter = Meter::new();
         let stats = meter.reader();
-        let context = Context { name: name.clone(), cpu, clock: self.clock };
+        let context = Context { name: name.clone(), cpu, clock: self.clock, stats: stats.clone() };
         let notice =
             Notice { board: Arc::clone(&self.board), index: self.lcores.len(), failed: true };
         self.board.lock().ended.push(false);

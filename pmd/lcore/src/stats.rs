@@ -18,6 +18,9 @@ pub struct Stats {
     pub idle_ns: u64,
     /// Naps taken.
     pub naps: u64,
+    /// The longest time between the starts of two loops that followed each other, beyond a nap that the first was allowed:
+    /// for so long nobody was heard. Nanoseconds.
+    pub longest_gap_ns: u64,
 }
 
 impl Stats {
@@ -33,7 +36,8 @@ impl Stats {
         }
     }
 
-    /// What has happened since `earlier`, a reading of the same lcore.
+    /// What has happened since `earlier`, a reading of the same lcore. A gap that is no longer than one before is not
+    /// known any more, and counts as none.
     #[must_use]
     pub const fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -43,6 +47,11 @@ impl Stats {
             busy_ns: self.busy_ns.wrapping_sub(earlier.busy_ns),
             idle_ns: self.idle_ns.wrapping_sub(earlier.idle_ns),
             naps: self.naps.wrapping_sub(earlier.naps),
+            longest_gap_ns: if self.longest_gap_ns > earlier.longest_gap_ns {
+                self.longest_gap_ns
+            } else {
+                0
+            },
         }
     }
 }
@@ -57,6 +66,7 @@ struct Published {
     busy_ns: AtomicU64,
     idle_ns: AtomicU64,
     naps: AtomicU64,
+    longest_gap_ns: AtomicU64,
 }
 
 /// Reads one lcore's statistics from any thread.
@@ -74,6 +84,7 @@ impl StatsReader {
             busy_ns: load(&self.0.busy_ns),
             idle_ns: load(&self.0.idle_ns),
             naps: load(&self.0.naps),
+            longest_gap_ns: load(&self.0.longest_gap_ns),
         }
     }
 }
@@ -84,12 +95,19 @@ pub(crate) struct Meter {
     stats: Stats,
     /// Start of the current loop, and whether it found work.
     current: Option<(u64, bool)>,
+    /// How long the current loop may nap.
+    allowed_ns: u64,
     published: StatsReader,
 }
 
 impl Meter {
     pub(crate) fn new() -> Self {
-        Self { stats: Stats::default(), current: None, published: StatsReader::default() }
+        Self {
+            stats: Stats::default(),
+            current: None,
+            allowed_ns: 0,
+            published: StatsReader::default(),
+        }
     }
 
     pub(crate) fn reader(&self) -> StatsReader {
@@ -112,11 +130,23 @@ impl Meter {
         self.stats.busy_polls += u64::from(work > 0);
         self.stats.work += work as u64;
         self.store();
+        let gap_ns = elapsed.0.saturating_sub(self.allowed_ns);
+        self.allowed_ns = 0;
+        if gap_ns > self.stats.longest_gap_ns {
+            self.longest_gap(gap_ns);
+        }
     }
 
-    /// Accounts for a nap within the current loop.
-    pub(crate) fn nap(&mut self) {
+    /// Accounts for a nap of at most `allowed_ns` within the current loop.
+    pub(crate) fn nap(&mut self, allowed_ns: u64) {
         self.stats.naps += 1;
+        self.allowed_ns = allowed_ns;
+    }
+
+    #[cold]
+    fn longest_gap(&mut self, gap_ns: u64) {
+        self.stats.longest_gap_ns = gap_ns;
+        self.published.0.longest_gap_ns.store(gap_ns, Ordering::Relaxed);
     }
 
     #[inline]
@@ -142,13 +172,21 @@ mod tests {
         assert_eq!(reader.read(), Stats::default());
         meter.publish(1_000, 4);
         meter.publish(1_300, 0);
-        meter.nap();
+        meter.nap(950);
         meter.publish(2_300, 2);
         meter.publish(2_400, 0);
         let stats = reader.read();
+        let busy_and_idle = Stats { busy_ns: 400, idle_ns: 1_000, ..Stats::default() };
         assert_eq!(
             stats,
-            Stats { polls: 4, busy_polls: 2, work: 6, busy_ns: 400, idle_ns: 1_000, naps: 1 }
+            Stats {
+                polls: 4,
+                busy_polls: 2,
+                work: 6,
+                naps: 1,
+                longest_gap_ns: 300,
+                ..busy_and_idle
+            }
         );
         assert!((stats.busy_share() - 400.0 / 1_400.0).abs() < 1e-12);
     }
@@ -168,7 +206,36 @@ mod tests {
         let moved = meter.reader().read().since(&earlier);
         assert_eq!(
             moved,
-            Stats { polls: 1, busy_polls: 1, work: 5, busy_ns: 0, idle_ns: 30, naps: 0 }
+            Stats {
+                polls: 1,
+                busy_polls: 1,
+                work: 5,
+                idle_ns: 30,
+                longest_gap_ns: 30,
+                ..Stats::default()
+            }
         );
+    }
+
+    /// S3-10: who stood still for longer than it meant to has not heard its peers meanwhile.
+    #[test]
+    fn a_gap_is_what_no_nap_explains() {
+        let mut meter = Meter::new();
+        let reader = meter.reader();
+        meter.publish(1_000, 0);
+        meter.nap(50_000);
+        meter.publish(51_000, 0);
+        assert_eq!(reader.read().longest_gap_ns, 0);
+        meter.nap(50_000);
+        meter.publish(901_000, 1);
+        assert_eq!(reader.read().longest_gap_ns, 800_000);
+        // The nap belonged to that loop alone.
+        meter.publish(1_741_000, 0);
+        let long = reader.read();
+        assert_eq!(long.longest_gap_ns, 840_000);
+        meter.publish(1_751_000, 0);
+        assert_eq!(reader.read().since(&long).longest_gap_ns, 0);
+        meter.publish(2_651_000, 0);
+        assert_eq!(reader.read().since(&long).longest_gap_ns, 900_000);
     }
 }

@@ -173,6 +173,11 @@ impl Snapshot {
         self.values.is_empty()
     }
 
+    /// Keeps only the counters with names that are wanted.
+    pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
+        self.values.retain(|name, _| wanted(name));
+    }
+
     /// Spells every name that [`definition`] knows as a NIC does.
     #[must_use]
     pub fn canonical(self) -> Self {

@@ -6,3 +6,9 @@ pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 /// Decimal digits to which a histogram keeps a latency: a percentile is off by at most 0.1 %.
 pub const LATENCY_DIGITS: u8 = 3;
+
+/// Longest word that an end tells of itself, in characters: a name, a rule, a line of its journal.
+pub const TOLD_CHARS: usize = 256;
+
+/// Most events, lines of journal or faults that an end tells of itself.
+pub const TOLD_LINES: usize = 64;

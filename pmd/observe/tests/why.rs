@@ -5,9 +5,11 @@
 use std::collections::BTreeSet;
 
 use pmd_observe::why::{
-    End, Evidence, Knobs, Opcode, Path, Peer, Qp, Receives, Request, Symptom, Transition, diagnose,
+    End, Evidence, FaultHits, Knobs, Opcode, Path, Peer, Qp, Receives, Request, Symptom,
+    Transition, diagnose,
 };
 use pmd_observe::{Code, Owner, Snapshot, Verdict};
+use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
 
@@ -200,9 +202,112 @@ fn p11_f_roce_version_mismatch() {
 /// S0-21: without the other end nobody can tell, and the verdict says so.
 #[test]
 fn silence_of_an_unknown_peer_is_not_guessed_at() {
-    let verdict = diagnose(&Evidence { remote: None, ..silence(&[]) });
+    let verdict = diagnose(&Evidence { remote: None, peer: Peer::Unknown, ..silence(&[]) });
     assert_eq!((verdict.code, verdict.owner), (Code::Unknown, Owner::Fabric));
-    says(&verdict, "the peer's half is unknown");
+    says(&verdict, "the peer's half is unknown: give its run directory, too");
+}
+
+/// P11 (a) and (e): an end that does not tell its half is told apart by what of it still answers.
+#[test]
+fn p11_what_answers_tells_a_slow_peer_from_a_dead_path() {
+    for (peer, is, why) in [
+        (
+            Peer::Alive,
+            Code::ResponderSlow,
+            "answers on the control channel, and its poll loop does not",
+        ),
+        (
+            Peer::Stopped,
+            Code::ResponderSlow,
+            "nothing in it answers: it was stopped, or has no core",
+        ),
+        (Peer::Silent, Code::LinkDead, "nothing is heard on its control channel"),
+        (Peer::Dead, Code::PeerDead, "it ended with its process"),
+    ] {
+        let verdict = diagnose(&Evidence { remote: None, peer, ..silence(&[]) });
+        assert_eq!(verdict.code, is, "{verdict}");
+        says(&verdict, why);
+    }
+    let path = Path::Local;
+    let shared = Evidence { remote: None, peer: Peer::Silent, path, ..silence(&[]) };
+    assert_eq!(code(&shared), Code::ResponderSlow);
+}
+
+/// Siblings at the same port are not to blame: what a queue pair counts by itself is believed first.
+#[test]
+fn the_queue_pairs_own_counters_come_first() {
+    let own = |count| {
+        with(silence(&[("duplicate_request", 70), ("drop_icrc", 2)]), |_, far| {
+            far.qp.counters = counters(&[("duplicate_request", count)]);
+        })
+    };
+    assert_eq!(code(&own(0)), Code::LinkDead);
+    let verdict = diagnose(&own(7));
+    assert_eq!(verdict.code, Code::AckPathLost);
+    says(&verdict, "drop_icrc=2 duplicate_request=7");
+}
+
+/// Whoever disturbed the wire on purpose reads so in the verdict; and what a program has left lying is shown.
+#[test]
+fn faults_and_completions_that_wait_are_evidence() {
+    let evidence = with(silence(&[("duplicate_request", 7)]), |evidence, far| {
+        evidence.local.faults = vec![FaultHits { rule: "drop acks".into(), hits: 52 }];
+        far.completions = Some(3);
+    });
+    let verdict = diagnose(&evidence);
+    says(&verdict, "fault on purpose at this end: `drop acks` hit 52 frames");
+    says(&verdict, "completions that the peer's program has not taken: 3");
+}
+
+proptest! {
+    /// A peer can say what it likes: there is a verdict, and no panic.
+    #[test]
+    fn no_lie_upsets_a_rule(
+        status in 0_u8..=255,
+        values: [u64; 8],
+        bytes: (u8, u8, u32, u64),
+        words: [String; 3],
+    ) {
+        let names = ["duplicate_request", "out_of_buffer", "drop_qp_state", "drop_unknown_qp", "qkey_viol",
+            "drop_bad_qkey", "rnr_nak_retry_err", "drop_no_receive"];
+        let (small, other, word, long) = bytes;
+        let [state, event, name] = words;
+        let lie = End {
+            name,
+            before: names.into_iter().zip(values.into_iter().rev()).collect(),
+            after: names.into_iter().zip(values).collect(),
+            qp: Qp {
+                state: Some(state),
+                timeout: Some(small),
+                retry_cnt: Some(other),
+                path_mtu: Some(word),
+                max_dest_rd_atomic: Some(other),
+                access: Some(word),
+                ..peer()
+            },
+            events: vec![event],
+            gap_ns: Some(long),
+            completions: Some(long),
+            status: Some(other),
+            ..End::default()
+        };
+        let symptoms = [
+            Symptom::Completion(Request { status, bytes: Some(long), remote_addr: Some(long), ..Request::default() }),
+            Symptom::Stalled { for_ns: long },
+            Symptom::Lost { sent: long, arrived: values[0] },
+            Symptom::Event,
+        ];
+        for symptom in symptoms {
+            let evidence = Evidence {
+                symptom,
+                local: lie.clone(),
+                remote: Some(lie.clone().tamed()),
+                peer: Peer::Alive,
+                ..Evidence::default()
+            };
+            diagnose(&evidence);
+        }
+    }
 }
 
 /// Whatever the status: a process that is gone explains it.

@@ -79,6 +79,7 @@ impl Engine {
             attr: QpAttr { cur_state: qp.state(), ..qp.attr },
             send_outstanding: qp.sq.len(),
             recv_outstanding: qp.rq.len() + u32::from(qp.receive.open),
+            recv_posted: qp.rq.posted(),
             memory_bytes: qp.memory_bytes(),
         })
     }

@@ -99,7 +99,8 @@ impl Srqs {
             let Srq { ref queue, limit, reserve, users, dry, failed, .. } = *srq;
             #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SRQ_WR")]
             let depth = queue.capacity() as u32;
-            SrqView { len: queue.len(), depth, limit, reserve, users, dry, failed }
+            let (len, posted) = (queue.len(), queue.posted());
+            SrqView { len, posted, depth, limit, reserve, users, dry, failed }
         })
     }
 

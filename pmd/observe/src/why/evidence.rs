@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::counters::Snapshot;
+use crate::limits::{TOLD_CHARS, TOLD_LINES};
 
 /// A failure as somebody met it, and what is known of both ends.
 ///
@@ -177,9 +178,11 @@ pub struct Transition {
 pub struct End {
     /// How it is called: a node, an address, a process.
     pub name: String,
-    /// Counters before the run.
+    /// What counts for it: process, device and lcore. Two ends of one place have the same counters.
+    pub place: String,
+    /// Counters of its port before the run.
     pub before: Snapshot,
-    /// Counters after it.
+    /// Counters of its port after it.
     pub after: Snapshot,
     /// Its queue pair.
     pub qp: Qp,
@@ -189,10 +192,67 @@ pub struct End {
     pub events: Vec<String>,
     /// Receives.
     pub receives: Receives,
-    /// The longest time between two looks of its poll loop, nanoseconds.
+    /// Completions that its program has not taken.
+    pub completions: Option<u64>,
+    /// The longest time between two looks of its poll loop since the connection was made, naps that it chose apart,
+    /// nanoseconds.
     pub gap_ns: Option<u64>,
+    /// Faults that disturb its frames on purpose.
+    pub faults: Vec<FaultHits>,
     /// Lines of its transition journal that tell of trouble.
     pub journal: Vec<String>,
+}
+
+impl End {
+    /// This end now, with `start`, the same end when the connection was made, as its baseline.
+    #[must_use]
+    pub fn since(mut self, start: &Self) -> Self {
+        self.before = start.after.clone();
+        self.qp.counters = self.qp.counters.since(&start.qp.counters);
+        self
+    }
+
+    /// Takes out what no end says that means well: control characters, and names and lists without end. Values stay what
+    /// they are: a peer can lie about them, and no rule believes more than it says.
+    #[must_use]
+    pub fn tamed(mut self) -> Self {
+        let word = |text: &mut String| {
+            text.retain(|c| !c.is_control());
+            let end = text.char_indices().nth(TOLD_CHARS).map_or(text.len(), |(at, _)| at);
+            text.truncate(end);
+        };
+        let list = |lines: &mut Vec<String>| {
+            lines.truncate(TOLD_LINES);
+            lines.iter_mut().for_each(word);
+        };
+        word(&mut self.name);
+        word(&mut self.place);
+        list(&mut self.events);
+        list(&mut self.journal);
+        self.faults.truncate(TOLD_LINES);
+        self.faults.iter_mut().for_each(|fault| word(&mut fault.rule));
+        let qp = &mut self.qp;
+        for text in [&mut qp.transport, &mut qp.state, &mut qp.gid_type, &mut qp.path_mig_state] {
+            text.iter_mut().for_each(word);
+        }
+        for counters in [&mut self.before, &mut self.after, &mut qp.counters] {
+            counters.retain(|name| {
+                let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                name.len() <= TOLD_CHARS && name.chars().all(plain)
+            });
+        }
+        self
+    }
+}
+
+/// A fault, and how often it acted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FaultHits {
+    /// The rule, as the command line has it.
+    pub rule: String,
+    /// Frames that it hit.
+    pub hits: u64,
 }
 
 /// Attributes of a queue pair. PSNs are those it was brought up with.
@@ -235,6 +295,9 @@ pub struct Qp {
     pub gid_type: Option<String>,
     /// `ARMED`, `REARM` or `MIGRATED`.
     pub path_mig_state: Option<String>,
+    /// What it has counted by itself since the connection was made; rules take these for those of its port that have the
+    /// same names.
+    pub counters: Snapshot,
 }
 
 /// Receives of an end.
@@ -269,8 +332,12 @@ pub enum Peer {
     /// Nobody knows.
     #[default]
     Unknown,
-    /// It does.
+    /// It does: something in it answers.
     Alive,
+    /// Its control channel is open, and nothing is heard on it.
+    Silent,
+    /// It does, and stands still: nothing in it answers, on a channel that cannot lose anything.
+    Stopped,
     /// It is gone.
     Dead,
 }
@@ -322,6 +389,37 @@ mod tests {
         assert_eq!(names(&Knobs::flags()), ["--qp-timeout", "--retry-cnt"]);
         assert_eq!(names(&Knobs::node("c")), ["node.c.timeout", "node.c.retry_cnt"]);
         assert_eq!(names(&Knobs::default()), ["timeout", "retry_cnt"]);
+    }
+
+    #[test]
+    fn what_a_peer_tells_is_tamed() {
+        let endless = "x".repeat(100_000);
+        let end = End {
+            name: format!("\u{1b}[2J{endless}"),
+            events: vec!["QP_\nFATAL".into(); 1000],
+            after: [("duplicate_request".to_owned(), 7), ("\u{7}".to_owned(), 1), (endless, 2)]
+                .into_iter()
+                .collect(),
+            ..End::default()
+        };
+        let tamed = end.tamed();
+        assert_eq!(tamed.name.len(), TOLD_CHARS);
+        assert!(tamed.name.starts_with("[2Jx"), "{}", tamed.name);
+        assert_eq!(tamed.events, vec!["QP_FATAL"; TOLD_LINES]);
+        assert_eq!(tamed.after, [("duplicate_request", 7)].into_iter().collect());
+    }
+
+    #[test]
+    fn an_end_counts_since_its_baseline() {
+        let counters = |value| [("duplicate_request", value)].into_iter().collect::<Snapshot>();
+        let at = |port, own| End {
+            after: counters(port),
+            qp: Qp { counters: counters(own), ..Qp::default() },
+            ..End::default()
+        };
+        let end = at(30, 5).since(&at(10, 2));
+        assert_eq!((end.before, end.after), (counters(10), counters(30)));
+        assert_eq!(end.qp.counters, counters(3));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Evidence as rules ask for it: differences, budgets, and words.
 
-use super::evidence::{End, Evidence, Path, Peer, Request, Symptom};
+use std::collections::BTreeSet;
+
+use super::evidence::{End, Evidence, FaultHits, Path, Peer, Request, Symptom};
 use crate::counters::Snapshot;
 use crate::report::Nanos;
 use crate::verdict::Verdict;
@@ -28,7 +30,15 @@ pub(super) struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     pub(super) fn new(evidence: &'a Evidence) -> Self {
-        let delta = |end: &End| end.after.since(&end.before);
+        // A queue pair that counts by itself says more than its port, which has others too.
+        let delta = |end: &End| {
+            let port = end.after.since(&end.before);
+            let counted = port.iter().map(|(name, _)| name);
+            let own = end.qp.counters.iter().map(|(name, _)| name);
+            let value = |name: &str| end.qp.counters.get(name).or_else(|| port.get(name));
+            let names: BTreeSet<&str> = counted.chain(own).collect();
+            names.into_iter().map(|name| (name.to_owned(), value(name).unwrap_or(0))).collect()
+        };
         Self {
             evidence,
             local: delta(&evidence.local),
@@ -188,12 +198,28 @@ pub(super) fn with_observations(mut verdict: Verdict, facts: &Facts<'_>) -> Verd
         }
     }
     for (whose, end) in ends {
+        for FaultHits { rule, hits } in end.into_iter().flat_map(|end| &end.faults) {
+            verdict =
+                verdict.because(format!("fault on purpose at {whose}: `{rule}` hit {hits} frames"));
+        }
         for entry in end.into_iter().flat_map(|end| &end.journal) {
             verdict = verdict.because(format!("journal of {whose}: {entry}"));
         }
     }
+    if let Some(waiting) = facts.far().and_then(|end| end.completions).filter(|count| *count > 0) {
+        verdict = verdict
+            .because(format!("completions that the peer's program has not taken: {waiting}"));
+    }
     if facts.far().is_none() && !verdict.is_ok() {
-        verdict = verdict.because("the peer's half is unknown: give its run directory, too");
+        verdict = verdict.because(match facts.evidence.peer {
+            Peer::Alive => {
+                "the peer's half is unknown: its process answers, and its poll loop does not"
+            }
+            Peer::Silent => "the peer's half is unknown: nothing is heard on its control channel",
+            Peer::Stopped => "the peer's half is unknown: its process stands still",
+            Peer::Dead => "the peer's half is unknown: it ended with its process",
+            Peer::Unknown => "the peer's half is unknown: give its run directory, too",
+        });
     }
     verdict
 }

@@ -12,7 +12,8 @@ mod refused;
 mod silence;
 
 pub use evidence::{
-    End, Evidence, Knobs, Opcode, Path, Peer, Qp, Receives, Request, Right, Symptom, Transition,
+    End, Evidence, FaultHits, Knobs, Opcode, Path, Peer, Qp, Receives, Request, Right, Symptom,
+    Transition,
 };
 pub use facts::{ack_timeout_ns, retry_budget_ns};
 

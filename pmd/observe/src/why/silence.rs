@@ -1,7 +1,7 @@
 //! Nobody answered: status 12, a standstill, or datagrams that do not arrive. Who is silent, and why, the other end's
 //! counters tell.
 
-use super::evidence::{End, Symptom};
+use super::evidence::{End, Peer, Symptom};
 use super::facts::{Facts, millis};
 use crate::verdict::{Code, Owner, Verdict};
 
@@ -50,7 +50,7 @@ pub(super) fn qkey(facts: &Facts<'_>) -> Option<Verdict> {
     let Symptom::Lost { .. } = facts.evidence.symptom else { return None };
     let (ours, theirs) = (facts.evidence.local.qp.qkey, facts.far().and_then(|end| end.qp.qkey));
     let differ = ours.zip(theirs).is_some_and(|(ours, theirs)| ours != theirs);
-    let counted = facts.remote("qkey_viol") + facts.remote("drop_bad_qkey");
+    let counted = facts.remote("qkey_viol").saturating_add(facts.remote("drop_bad_qkey"));
     (counted > 0 || differ).then(|| {
         let shown =
             |key: Option<u32>| key.map_or_else(|| "unknown".into(), |key| format!("{key:#x}"));
@@ -83,7 +83,7 @@ pub(super) fn psn(facts: &Facts<'_>) -> Option<Verdict> {
 
 pub(super) fn peer_not_ready(facts: &Facts<'_>) -> Option<Verdict> {
     let state = facts.far()?.qp.state.as_deref();
-    let dropped = facts.remote("drop_qp_state") + facts.remote("drop_unknown_qp");
+    let dropped = facts.remote("drop_qp_state").saturating_add(facts.remote("drop_unknown_qp"));
     // Whoever has seen a request twice was ready for the first one: if it drops others now, that is since it failed itself.
     let was_ready = facts.remote("duplicate_request") > 0;
     let deaf = state.filter(|state| match *state {
@@ -145,22 +145,27 @@ pub(super) fn responder_slow(facts: &Facts<'_>) -> Option<Verdict> {
     let budget = facts.budget().flatten();
     let gap = facts.far().and_then(|end| end.gap_ns);
     let paused = budget.zip(gap).filter(|(budget, gap)| gap >= budget);
-    // Shared memory loses nothing: who is silent there does not poll.
-    let stands = facts.is_shared_memory() && facts.is_alive();
-    (paused.is_some() || stands).then(|| {
-        let summary =
-            format!("{} is alive, and did not poll for longer than the retry budget", facts.peer());
-        let verdict = silent(facts, Code::ResponderSlow, Owner::Remote, summary);
-        let verdict = match paused {
-            Some((budget, gap)) => verdict.because(format!(
-                "its poll loop stood for {}, the budget is {}",
-                millis(gap),
-                millis(budget)
-            )),
-            None => verdict.because("its control channel is open, and shared memory loses nothing"),
-        };
-        verdict.turn(facts.knob("timeout"))
-    })
+    let peer = facts.evidence.peer;
+    let stands = match paused {
+        Some((budget, gap)) => {
+            format!("its poll loop stood for {}, the budget is {}", millis(gap), millis(budget))
+        }
+        None if peer == Peer::Stopped => {
+            "its process lives, and nothing in it answers: it was stopped, or has no core".into()
+        }
+        None if peer == Peer::Alive && facts.far().is_none() => {
+            "its process answers on the control channel, and its poll loop does not".into()
+        }
+        // Who is silent there does not poll.
+        None if facts.is_shared_memory() && matches!(peer, Peer::Alive | Peer::Silent) => {
+            "its control channel is open, and shared memory loses nothing".into()
+        }
+        None => return None,
+    };
+    let summary =
+        format!("{} is alive, and did not poll for longer than the retry budget", facts.peer());
+    let verdict = silent(facts, Code::ResponderSlow, Owner::Remote, summary).because(stands);
+    Some(verdict.turn(facts.knob("timeout")))
 }
 
 /// The peer has seen requests more than once: they arrive, and its answers do not.
@@ -185,15 +190,21 @@ pub(super) fn link_dead(facts: &Facts<'_>) -> Option<Verdict> {
     }
     let partly = matches!(facts.evidence.symptom, Symptom::Lost { arrived: 1.., .. });
     let known = facts.far().is_some();
-    (known && !partly).then(|| {
+    let is_silent = facts.evidence.peer == Peer::Silent;
+    ((known || is_silent) && !partly).then(|| {
         let summary = if facts.is_alive() {
             "nothing passes to the peer, and its control channel is open: the path between is dead"
+        } else if is_silent {
+            "nothing passes to the peer, on its control channel neither: the path or its host is dead"
         } else {
             "nothing passes to the peer within the retry budget"
         };
-        silent(facts, Code::LinkDead, Owner::Fabric, summary)
-            .because("no request arrived there a second time")
-            .turn(facts.knob("timeout"))
+        let verdict = silent(facts, Code::LinkDead, Owner::Fabric, summary);
+        let verdict = match known {
+            true => verdict.because("no request arrived there a second time"),
+            false => verdict,
+        };
+        verdict.turn(facts.knob("timeout"))
     })
 }
 

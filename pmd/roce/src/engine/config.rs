@@ -76,6 +76,8 @@ pub struct SrqInit {
 pub struct SrqView {
     /// Requests in it.
     pub len: u32,
+    /// Requests posted since it was made, modulo 2^32.
+    pub posted: u32,
     /// Requests that have room in it.
     pub depth: u32,
     /// The armed limit; 0: disarmed.
@@ -101,6 +103,8 @@ pub struct QpView {
     pub send_outstanding: u32,
     /// Receive requests not yet completed; 0 with a shared queue.
     pub recv_outstanding: u32,
+    /// Receive requests posted since it was made or reset, modulo 2^32; 0 with a shared queue.
+    pub recv_posted: u32,
     /// Bytes of memory it takes, queues included.
     pub memory_bytes: usize,
 }
