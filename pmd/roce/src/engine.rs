@@ -78,6 +78,7 @@ impl Engine {
             init: qp.init,
             attr: QpAttr { cur_state: qp.state(), ..qp.attr },
             send_outstanding: qp.sq.len(),
+            send_posted: qp.sq.posted(),
             recv_outstanding: qp.rq.len() + u32::from(qp.receive.open),
             recv_posted: qp.rq.posted(),
             memory_bytes: qp.memory_bytes(),
@@ -103,6 +104,12 @@ impl Engine {
     /// The queue pairs there are, with their states and since when they are in them.
     pub fn queue_pairs(&self) -> impl Iterator<Item = (Qpn, QpState, Instant)> + '_ {
         self.qps.iter().map(|qp| (qp.qpn, qp.state(), qp.book.since()))
+    }
+
+    /// The first queue pair at a place in the engine's table or behind it, and the place that comes next: for
+    /// who looks at all of them, a few at a time.
+    pub fn queue_pair_from(&self, place: u32) -> Option<(Qpn, u32)> {
+        self.qps.first_from(place).map(|(slot, qp)| (qp.qpn, slot + 1))
     }
 
     /// Moves a queue pair along one edge of the state table; all or nothing.
@@ -177,6 +184,11 @@ impl Engine {
     /// Fill, limit and history of a shared receive queue.
     pub fn query_srq(&self, srqn: Srqn) -> Option<SrqView> {
         self.device.srqs.query(srqn)
+    }
+
+    /// The shared receive queues there are, each as [`Engine::query_srq`] shows it.
+    pub fn shared_receive_queues(&self) -> impl Iterator<Item = (Srqn, SrqView)> + '_ {
+        self.device.srqs.numbers().filter_map(|srqn| Some((srqn, self.query_srq(srqn)?)))
     }
 
     /// Destroys a shared receive queue that no queue pair uses.

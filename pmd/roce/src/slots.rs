@@ -49,6 +49,13 @@ impl<T> Slots<T> {
         self.objects.get_mut(slot as usize)?.as_mut()
     }
 
+    /// The first object from a number on, with its number.
+    pub(crate) fn first_from(&self, from: u32) -> Option<(u32, &T)> {
+        let rest = self.objects.get(from as usize..)?;
+        let (ahead, object) = (0..).zip(rest).find_map(|(at, slot)| Some((at, slot.as_ref()?)))?;
+        Some((from + ahead, object))
+    }
+
     /// All objects, in order of their numbers.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.objects.iter_mut().flatten()

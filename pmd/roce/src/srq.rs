@@ -153,6 +153,12 @@ impl Srqs {
         self.0.iter_mut().for_each(|srq| srq.failed = true);
     }
 
+    /// The numbers of all queues.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = Srqn> + '_ {
+        let from = |slot| Some(self.0.first_from(slot)?.0);
+        core::iter::successors(from(0), move |slot| from(slot + 1)).map(|slot| Srqn(slot + 1))
+    }
+
     /// Whether messages for targets of an XRC domain may complete on `cq`.
     pub(crate) fn delivers(&self, xrcd: XrcdId, cq: CqId) -> bool {
         self.0.iter().any(|srq| srq.xrc == Some((xrcd, cq)))

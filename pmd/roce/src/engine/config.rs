@@ -101,6 +101,8 @@ pub struct QpView {
     pub attr: QpAttr,
     /// Send requests not yet completed.
     pub send_outstanding: u32,
+    /// Send requests posted since it was created or reset, modulo 2^32.
+    pub send_posted: u32,
     /// Receive requests not yet completed; 0 with a shared queue.
     pub recv_outstanding: u32,
     /// Receive requests posted since it was made or reset, modulo 2^32; 0 with a shared queue.

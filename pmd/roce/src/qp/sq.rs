@@ -268,6 +268,11 @@ impl SendQueue {
         self.wqes.len()
     }
 
+    /// Requests posted since the queue was made or cleared, modulo 2^32.
+    pub(crate) const fn posted(&self) -> u32 {
+        self.tail
+    }
+
     /// Requests without completion.
     #[inline]
     pub(crate) fn len(&self) -> u32 {

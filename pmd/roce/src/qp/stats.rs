@@ -23,6 +23,9 @@ pub struct QpStats {
     /// Since when it is in this state, to the accuracy of the readings of the clock that the engine is
     /// told.
     pub since: Instant,
+    /// How often it was brought out of RESET: once to be connected, and once more each time that it was
+    /// connected anew.
+    pub starts: u32,
     dwell: [Duration; QpState::ALL.len()],
 }
 
@@ -55,6 +58,7 @@ pub(crate) struct Book {
     ack_round_trip: Histogram,
     probe: Option<Probe>,
     since: Instant,
+    starts: u32,
     dwell: [Duration; QpState::ALL.len()],
 }
 
@@ -66,6 +70,7 @@ impl Book {
             ack_round_trip: Histogram::default(),
             probe: None,
             since: now,
+            starts: 0,
             dwell: [Duration::ZERO; QpState::ALL.len()],
         }
     }
@@ -74,6 +79,7 @@ impl Book {
     pub(crate) fn leave(&mut self, state: QpState, now: Instant) {
         self.dwell[state as usize] += now.since(self.since);
         self.since = now;
+        self.starts += u32::from(state == QpState::Reset);
         self.probe = None;
     }
 
@@ -101,7 +107,7 @@ impl Book {
     }
 
     pub(crate) fn stats(&self, state: QpState) -> QpStats {
-        let Self { counters, rnr_wait, ack_round_trip, since, dwell, .. } = *self;
-        QpStats { counters, ack_round_trip, rnr_wait, state, since, dwell }
+        let Self { counters, rnr_wait, ack_round_trip, since, starts, dwell, .. } = *self;
+        QpStats { counters, ack_round_trip, rnr_wait, state, since, starts, dwell }
     }
 }

@@ -76,6 +76,11 @@ impl QpTable {
         self.qps.get_mut(slot).map(Box::as_mut)
     }
 
+    /// The first queue pair from a slot on, with its slot.
+    pub(crate) fn first_from(&self, slot: u32) -> Option<(u32, &Qp)> {
+        self.qps.first_from(slot).map(|(slot, qp)| (slot, qp.as_ref()))
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Qp> {
         self.qps.iter().map(Box::as_ref)
     }

@@ -127,7 +127,13 @@ fn s2_28_time_per_state() {
         let dwell = QpState::ALL.map(|state| stats.dwell(state, now));
         assert_eq!(dwell, [ms(8), ms(2), ms(3), ms(4), ms(5), ms(0), ms(6)], "{path:?}");
         assert_eq!((stats.state, stats.age(now)), (QpState::Reset, ms(7)));
+        assert_eq!(stats.starts, 1, "the second RESET led out of nowhere");
         let fresh = End::new(world, a.host(), QpPlan::rc());
+        let engine = world.engine(a.host());
+        let (first, next) = engine.queue_pair_from(0).unwrap();
+        assert_eq!(first, a.side.qpn);
+        let (second, next) = engine.queue_pair_from(next).unwrap();
+        assert_eq!((second, engine.queue_pair_from(next)), (fresh.side.qpn, None));
         let mut listed: Vec<_> = world.engine(a.host()).queue_pairs().collect();
         listed.sort_by_key(|(_, _, since)| *since);
         let order: Vec<_> = listed.iter().map(|(qpn, state, _)| (*qpn, *state)).collect();
