@@ -28,12 +28,25 @@ use crate::soft::Core;
 pub struct Context {
     pub(crate) device: Device,
     lcore: u32,
+    /// Whom queue pairs are made for.
+    owner: Option<u32>,
     core: Rc<RefCell<Core>>,
 }
 
 impl Context {
     pub(crate) fn new(device: Device, lcore: u32, core: Core) -> Self {
-        Self { device, lcore, core: Rc::new(RefCell::new(core)) }
+        Self { device, lcore, owner: None, core: Rc::new(RefCell::new(core)) }
+    }
+
+    /// A handle whose queue pairs a [`Survey`](crate::Survey) shows as made for `owner`, a number of the
+    /// application's.
+    #[must_use]
+    pub fn on_behalf(&self, owner: u32) -> Self {
+        Self { owner: Some(owner), ..self.clone() }
+    }
+
+    pub(crate) const fn owner(&self) -> Option<u32> {
+        self.owner
     }
 
     #[inline]

@@ -25,6 +25,7 @@ mod pd;
 mod qp;
 mod soft;
 mod srq;
+mod survey;
 mod transition;
 mod transport;
 mod work_request;
@@ -51,6 +52,7 @@ pub use qp::{
     Retired,
 };
 pub use srq::{Srq, SrqOptions};
+pub use survey::{QpStatus, Survey};
 pub use transport::{
     Atomic, Connected, Rc, Rdma, Receives, Reliable, Sends, Service, Uc, Ud, XrcIni, XrcTgt,
 };

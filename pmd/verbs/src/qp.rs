@@ -81,7 +81,11 @@ impl<T: Service> Qp<T> {
             cap: options.cap,
             sq_sig_all: options.signal_all,
         };
-        let qpn = pd.context().with(|core| core.engine.create_qp(&init))?;
+        let owner = pd.context().owner();
+        let qpn = pd.context().with(|core| {
+            let created = core.engine.create_qp(&init);
+            created.inspect(|qpn| core.roll.enter(*qpn, owner))
+        })?;
         Ok(Self {
             pd: pd.clone(),
             qpn,

@@ -20,6 +20,7 @@ use super::peers::Peers;
 use super::wire::{LastFlow, WireSink, frame, verdict};
 use crate::event::{Event, Register};
 use crate::qp::JoinGroupError;
+use crate::survey::Roll;
 
 /// Events kept for a consumer that does not take them; the oldest go first.
 const MAX_EVENTS: usize = 4096;
@@ -48,6 +49,8 @@ pub(crate) struct Core {
     pub(crate) lost_events: u64,
     /// What was in flight when the device failed, for whoever must end it without a completion.
     pub(crate) limbo: Vec<(Qpn, Outstanding)>,
+    /// What is known of queue pairs beside what the engine knows.
+    pub(crate) roll: Roll,
     /// Events that consumers took and did not acknowledge yet.
     pub(crate) taken: Arc<Register>,
     /// Multicast groups that the wire is in, and how many queue pairs are in each.
@@ -99,6 +102,7 @@ impl Core {
             events: VecDeque::with_capacity(MAX_EVENTS),
             lost_events: 0,
             limbo: Vec::new(),
+            roll: Roll::default(),
             taken: Arc::default(),
             groups: Vec::new(),
             alarm: None,
@@ -226,8 +230,12 @@ impl Core {
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<(), ModifyQpError> {
-        let Self { engine, cqs, memory, peers, .. } = self;
+        let Self { engine, cqs, memory, peers, roll, .. } = self;
+        let from = engine.query_qp(qpn).map(|view| view.attr.state);
         engine.modify_qp(now, qpn, attr, mask, memory, cqs)?;
+        if let Some(from) = from {
+            roll.moves(qpn, from, attr, mask);
+        }
         // Peers must see the new state before the caller acts on it.
         engine.publish(peers);
         self.collect_events();
@@ -236,6 +244,7 @@ impl Core {
 
     /// Destroys a queue pair whose handle ends.
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
+        self.roll.leave(qpn, &self.engine, self.now);
         let destroyed = self.engine.destroy_qp(qpn);
         debug_assert!(
             destroyed.is_ok(),

@@ -23,3 +23,4 @@ mod receives;
 mod scale;
 mod shared;
 mod states;
+mod survey;
