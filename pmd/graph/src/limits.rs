@@ -109,6 +109,9 @@ pub const LOST_AFTER: Duration = Duration::from_secs(1);
 pub const LOST_IN_A_ROW: u32 = 5;
 /// Turns between two looks at a control channel, while the connection is busy.
 pub const CHANNEL_TURNS: u32 = 32;
+/// How long a node whose peer has left waits to be told to end as well: between two processes of a run on a busy machine lie
+/// some turns of the scheduler and of [`WATCH`].
+pub const DESERTED_WAIT: Duration = Duration::from_secs(1);
 /// How long nodes may take to finish what is in flight when the run is ended.
 pub const DRAIN: Duration = Duration::from_secs(5);
 /// How often the control thread looks at lcores, signals and the time.

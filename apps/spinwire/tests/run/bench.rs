@@ -1,8 +1,8 @@
 //! What the tests share: the binary, inputs, ports, and reading reports.
 
 use std::fs;
-use std::io::Write;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -150,6 +150,23 @@ impl Drop for Input {
 pub(crate) fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     listener.local_addr().expect("it listens").to_string()
+}
+
+/// Waits until the run that serves its counters at `address` has verified bytes: every part of it works then.
+pub(crate) fn until_verified(address: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    let verified = || {
+        let mut text = String::new();
+        let mut stream = TcpStream::connect(address).ok()?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").ok()?;
+        stream.read_to_string(&mut text).ok()?;
+        let counts = text.lines().filter(|line| line.starts_with("spinwire_node_verified_bytes"));
+        counts.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).max()
+    };
+    while verified().is_none_or(|bytes| bytes == 0) {
+        assert!(Instant::now() < deadline, "the run verifies nothing");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The JSON on stdout.

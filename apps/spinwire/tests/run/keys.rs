@@ -99,6 +99,28 @@ fn a_killed_server_is_named_by_its_client() {
     }
 }
 
+/// A client whose server is told to end finishes what is in flight, and says that not everything was asked.
+#[test]
+fn a_server_that_is_told_to_end_lets_its_client_finish() {
+    let for_ever = ["--set", "node.client.duration=1h", "--set", "node.client.count=1000000000000"];
+    let (mut server, mut client) = pair("device.soft0.wire=auto", &for_ever);
+    under_way(&mut client);
+    server.signal("-TERM");
+    let output = client.end();
+    assert_eq!(output.status.code(), Some(1));
+    let asked = report(&output);
+    assert_eq!(asked["verdict"]["code"], "peer-not-ready", "{asked}");
+    let summary = asked["verdict"]["summary"].as_str().unwrap();
+    assert!(summary.contains("ended before everything was asked of it"), "{summary}");
+    let output = server.end();
+    let served = report(&output);
+    assert_eq!(output.status.code(), Some(0), "{served}");
+    let (asked, served) = (node(&asked, "client"), node(&served, "server"));
+    let preloaded = served["messages"].as_u64().unwrap() - asked["messages"].as_u64().unwrap();
+    // The last answers come when the load has ended, and are not measured any more.
+    assert!((10_000..10_000 + 100).contains(&preloaded), "{asked} {served}");
+}
+
 /// A server without `serve` goes on for ever: a client that is killed is not missed, and those after it are served.
 #[test]
 fn a_server_that_serves_for_ever() {

@@ -17,7 +17,8 @@ fn pair(wire: &str, input: &Input) -> (Running, Running) {
     (server, Running::start(&[&args[..], &["--json"]].concat()))
 }
 
-/// Waits until bytes have been on their way for a while: the client's threads show that it is connected.
+/// Waits until bytes have been on their way for a while: the client's threads show that it is connected, and the time that it
+/// has had since then, on a machine however busy, that it works.
 pub(crate) fn under_way(client: &mut Running) {
     under_way_as(client.id());
 }
@@ -36,7 +37,22 @@ pub(crate) fn under_way_as(client: u32) {
         assert!(Instant::now() < deadline, "the client does not connect");
         std::thread::sleep(Duration::from_millis(5));
     }
-    std::thread::sleep(Duration::from_millis(150));
+    let connected = ticks(client);
+    while ticks(client) < connected + WORK_TICKS {
+        assert!(Instant::now() < deadline, "the client does not work");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// CPU time of a process that shows that it works, in hundredths of a second.
+const WORK_TICKS: u64 = 10;
+
+/// CPU time of a process so far, in hundredths of a second: proc_pid_stat(5), utime and stime.
+fn ticks(process: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("the client runs");
+    let (_, fields) = stat.rsplit_once(") ").expect("the name is in brackets");
+    let fields = fields.split(' ').skip(11).take(2);
+    fields.map(|field| field.parse::<u64>().expect("a number")).sum()
 }
 
 #[test]
@@ -85,7 +101,7 @@ fn a_server_that_is_told_to_end_lets_its_client_finish() {
     let sent = report(&output);
     assert_eq!(sent["verdict"]["code"], "peer-not-ready");
     let summary = sent["verdict"]["summary"].as_str().unwrap();
-    assert!(summary.contains("ended before everything was sent to it"), "{summary}");
+    assert!(summary.contains("ended before everything was asked of it"), "{summary}");
     let output = server.end();
     assert_eq!(output.status.code(), Some(0), "{}", report(&output));
 }

@@ -210,6 +210,29 @@ fn a_load_that_is_told_to_end() {
     assert_eq!(pair.target.end().status.code(), Some(0));
 }
 
+/// A load whose target is told to end finishes what is in flight, and says that not everything was asked.
+#[test]
+fn a_target_that_is_told_to_end_lets_its_load_finish() {
+    for file in [false, true] {
+        let mut pair = Pair::start("deserted", "shm", file, "duration = \"1h\"");
+        under_way(&mut pair.load);
+        pair.target.signal("-TERM");
+        let output = pair.load.end();
+        assert_eq!(output.status.code(), Some(1));
+        let made = report(&output);
+        assert_eq!(made["verdict"]["code"], "peer-not-ready", "{made}");
+        let summary = made["verdict"]["summary"].as_str().unwrap();
+        assert!(summary.contains("ended before everything was asked of it"), "{summary}");
+        let output = pair.target.end();
+        let served = report(&output);
+        assert_eq!(output.status.code(), Some(0), "{served}");
+        // What was answered there has come here.
+        let (made, served) = (node(&made, "load"), node(&served, "target"));
+        let filled = served["messages"].as_u64().unwrap() - made["messages"].as_u64().unwrap();
+        assert_eq!(filled, 64, "{made} {served}");
+    }
+}
+
 /// The file is cut while it is worked on: the request fails, and both ends say so.
 #[test]
 fn a_file_that_somebody_cuts() {

@@ -58,6 +58,8 @@ pub struct Acceptor {
     device: Rc<dyn DeviceLcore>,
     listener: Option<Listener>,
     callers: Vec<Caller>,
+    /// This end leaves soon: whoever still comes in learns it at once.
+    ending: bool,
 }
 
 struct Caller {
@@ -113,13 +115,27 @@ impl Acceptor {
             .map(|channel| Caller { channel, here: true, deadline: None, stage: Stage::Silent })
             .collect();
         callers.reserve(LISTEN_CONNECTIONS);
-        Self { node: node.to_owned(), protocol, device, listener, callers }
+        Self { node: node.to_owned(), protocol, device, listener, callers, ending: false }
     }
 
-    /// Takes no new callers; those that are there go on.
+    /// Takes no new callers of other processes: those that have said nothing yet are told so, the others go on.
     pub fn close(&mut self) {
         self.listener = None;
-        self.callers.retain(|caller| matches!(caller.stage, Stage::Answered { .. }));
+        let goes_on =
+            |caller: &Caller| caller.here || matches!(caller.stage, Stage::Answered { .. });
+        for mut caller in self.callers.extract_if(.., |caller| !goes_on(caller)) {
+            let reason = format!("`{}` takes no more clients", self.node);
+            let refusal = Refusal::new(Code::PeerNotReady, reason);
+            // A caller that is gone already needs no reason.
+            drop(caller.channel.send(&Message::Refused(refusal.to_string())));
+        }
+    }
+
+    /// The node was told to end: as [`close`](Self::close), and callers of other processes that were answered hear with
+    /// their connection that it will not last.
+    pub fn end(&mut self) {
+        self.ending = true;
+        self.close();
     }
 
     /// How many are on their way.
@@ -201,7 +217,11 @@ impl Acceptor {
             }
             (Stage::Answered { key, pending, peer }, Message::Ready) => {
                 let endpoint = pending.into_endpoint();
-                host.connected(key, Line::new(endpoint, caller.channel, peer, &self.node));
+                let mut line = Line::new(endpoint, caller.channel, peer, &self.node);
+                if self.ending && !caller.here {
+                    line.announce_end();
+                }
+                host.connected(key, line);
                 Step::Over
             }
             (stage, message) => {

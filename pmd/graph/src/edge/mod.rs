@@ -6,11 +6,14 @@
 //! one lcore. The channel stays open beside the connection ([`Line`]): when it ends without a goodbye, the peer is dead.
 
 mod accept;
+mod desertion;
 mod dial;
 mod greeting;
 mod line;
 mod refusal;
 mod status;
+
+pub(crate) use desertion::Desertion;
 
 pub use accept::{Acceptor, Admission, Host};
 pub use dial::{Dial, Dialing, Route};

@@ -10,7 +10,7 @@ use pmd_verbs::endpoint::Endpoint;
 
 use super::{Node, NodeContext, Record, Turn};
 use crate::block::{BUFFER_BYTES, Open, Opened, PROTOCOL, Post};
-use crate::edge::{Dial, Dialing, Line};
+use crate::edge::{Desertion, Dial, Dialing, Line};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::LOST_AFTER;
@@ -51,8 +51,7 @@ pub(crate) struct BlockClient {
     turn: usize,
     /// Told to stop: what is in flight ends, nothing begins.
     stopping: bool,
-    /// A target that ends before everything was sent.
-    deserted: Option<Failure>,
+    desertion: Desertion,
     /// Told to stop before every connection was made.
     unconnected: Option<Failure>,
 }
@@ -115,7 +114,7 @@ impl BlockClient {
             lanes: lanes.collect::<Result<_, Failure>>()?,
             turn: 0,
             stopping: false,
-            deserted: None,
+            desertion: Desertion::default(),
             unconnected: None,
         }))
     }
@@ -162,17 +161,12 @@ impl BlockClient {
     }
 
     /// A target that leaves first takes no more blocks; those in flight still end.
-    fn deserted(&mut self, session: usize) {
+    fn deserted(&mut self, now: u64, session: usize) {
         let Lane::Up(session) = &self.lanes[session] else { return };
-        if self.stopping || self.deserted.is_some() {
-            return;
+        if !self.stopping && !self.desertion.is_noted() {
+            self.desertion.note(now, session.peer());
+            self.inlet.abandon();
         }
-        let summary = format!("{} ended before everything was sent to it", session.peer());
-        self.deserted = Some(
-            Failure::new(Code::PeerNotReady, Owner::Remote, summary)
-                .because("it said goodbye on the control channel"),
-        );
-        self.inlet.abandon();
     }
 
     /// Gives up: the peers learn why.
@@ -191,7 +185,7 @@ impl BlockClient {
                 Lane::Up(session) => {
                     work += session.run(now, record)?;
                     if session.peer_left() {
-                        self.deserted(index);
+                        self.deserted(now, index);
                     }
                 }
                 Lane::Dialing(_) => {
@@ -201,7 +195,7 @@ impl BlockClient {
             }
         }
         work += self.distribute(now, record)?;
-        let drained = self.stopping || self.deserted.is_some() || self.inlet.is_drained();
+        let drained = self.stopping || self.desertion.is_noted() || self.inlet.is_drained();
         for lane in &mut self.lanes {
             let over = match lane {
                 Lane::Up(session) if drained => session.finish(now)?,
@@ -240,14 +234,14 @@ impl Node for BlockClient {
             }
         };
         if self.lanes.iter().all(|lane| matches!(lane, Lane::Over)) {
-            let deserted = self.deserted.take().filter(|_| !self.stopping);
-            return match self.unconnected.take().or(deserted) {
-                Some(failure) => {
-                    record.error();
-                    Err(failure)
-                }
-                None => Ok(Turn::Done),
+            let ended = match self.unconnected.take() {
+                Some(failure) => Err(failure),
+                None => self.desertion.settle(now, self.stopping),
             };
+            if ended.is_err() {
+                record.error();
+            }
+            return ended;
         }
         Ok(Turn::Worked(work))
     }
@@ -263,7 +257,7 @@ impl Node for BlockClient {
             Lane::Up(session) => session.next_timeout(),
             Lane::Over => None,
         });
-        timeouts.min()
+        timeouts.chain(self.desertion.next_timeout()).min()
     }
 }
 

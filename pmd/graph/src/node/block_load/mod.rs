@@ -12,7 +12,7 @@ use super::block_client::{message_bytes, stride};
 use super::{Node, NodeContext, Record, Turn};
 use crate::block::{Open, Opened, PROTOCOL, Post};
 use crate::config::schema::Settings;
-use crate::edge::{Dial, Dialing, Line};
+use crate::edge::{Desertion, Dial, Dialing, Line};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::LOAD_BLOCKS_MAX;
@@ -36,6 +36,7 @@ pub(crate) struct BlockLoad {
     stamps: Option<Stamps>,
     /// Told to stop: what is in flight ends, nothing begins.
     stopping: bool,
+    desertion: Desertion,
 }
 
 /// A connection, made or not.
@@ -97,6 +98,7 @@ impl BlockLoad {
             workload: None,
             stamps: wish.verify.then(|| Stamps::new(wish.seed, width(block))),
             stopping: false,
+            desertion: Desertion::default(),
         }))
     }
 
@@ -156,16 +158,17 @@ impl BlockLoad {
                 self.begin()?;
             }
         }
+        let ending = self.stopping || self.desertion.is_noted();
         let Some(workload) = &mut self.workload else { return Ok(work) };
         if workload.phase() == Phase::Work && !workload.is_drained() {
             record.begin(now);
             let deadline = self.duration.map(|duration| {
                 *self.deadline.get_or_insert_with(|| now.saturating_add(nanoseconds(duration)))
             });
-            if self.stopping || deadline.is_some_and(|deadline| now >= deadline) {
+            if ending || deadline.is_some_and(|deadline| now >= deadline) {
                 workload.end_phase();
             }
-        } else if self.stopping {
+        } else if ending {
             workload.end_phase();
         }
         let mut idle = true;
@@ -175,13 +178,13 @@ impl BlockLoad {
             work += lane.run(now, &mut Shared { workload, stamps, record })?;
             idle &= lane.is_idle();
             if lane.peer_left() && workload.phase() != Phase::Over && !self.stopping {
-                return Err(deserted(lane));
+                self.desertion.note(now, lane.peer());
             }
         }
         if idle && workload.is_drained() && workload.phase() != Phase::Over {
             work += 1;
             workload.advance();
-            while self.stopping && workload.phase() != Phase::Over {
+            while ending && workload.phase() != Phase::Over {
                 workload.advance();
             }
         }
@@ -212,7 +215,7 @@ impl BlockLoad {
             work += self.finish(now)?;
         }
         if self.lanes.iter().all(|way| matches!(way, Way::Over)) {
-            return Ok(Turn::Done);
+            return self.desertion.settle(now, self.stopping);
         }
         Ok(Turn::Worked(work))
     }
@@ -263,7 +266,7 @@ impl Node for BlockLoad {
             Way::Up(lane, _) => lane.next_timeout(),
             Way::Over => None,
         });
-        timeouts.chain(self.deadline).min()
+        timeouts.chain(self.deadline).chain(self.desertion.next_timeout()).min()
     }
 }
 
@@ -301,13 +304,6 @@ fn open_lane(part: &Part, answer: &[u8], mut line: Line) -> Result<(Lane, u64), 
     })?;
     let storage = line.endpoint().import(&opened.memory)?;
     Ok((Lane::new(part.clone(), line, storage, &opened)?, opened.capacity))
-}
-
-/// A target that leaves first.
-fn deserted(lane: &Lane) -> Failure {
-    let summary = format!("{} ended before everything was asked of it", lane.peer());
-    Failure::new(Code::PeerNotReady, Owner::Remote, summary)
-        .because("it said goodbye on the control channel")
 }
 
 fn nanoseconds(wait: Duration) -> u64 {

@@ -80,7 +80,7 @@ impl Node for BlockTarget {
 
     fn stop(&mut self) {
         self.stopping = true;
-        self.acceptor.close();
+        self.acceptor.end();
         self.hall.announce_end();
     }
 

@@ -8,7 +8,7 @@ use pmd_observe::{Code, Owner};
 use pmd_verbs::endpoint::Endpoint;
 
 use super::{Node, NodeContext, Record, Turn};
-use crate::edge::{Dial, Dialing, Line};
+use crate::edge::{Desertion, Dial, Dialing, Line};
 use crate::failure::Failure;
 use crate::kv::{self, Open, Opened, Operation, PROTOCOL};
 use draw::Draw;
@@ -31,8 +31,7 @@ pub(crate) struct KvClient {
     /// The lane that has its turn first.
     turn: usize,
     stopping: bool,
-    /// A server that ends before everything was asked.
-    deserted: Option<Failure>,
+    desertion: Desertion,
 }
 
 /// How far it is. Each phase begins when nothing of the one before is under way.
@@ -120,7 +119,7 @@ impl KvClient {
             duration: duration.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
             turn: 0,
             stopping: false,
-            deserted: None,
+            desertion: Desertion::default(),
         }))
     }
 
@@ -157,7 +156,7 @@ impl KvClient {
 
     /// Begins what the phase asks for, and goes on to the next one where nothing of it is left.
     fn advance(&mut self, now: u64, record: &mut Record) -> Result<(), Failure> {
-        if self.stopping || self.deserted.is_some() {
+        if self.stopping || self.desertion.is_noted() {
             self.phase = Phase::Drain;
         }
         let begun = match self.phase {
@@ -217,28 +216,24 @@ impl KvClient {
     fn turn(&mut self, now: u64, record: &mut Record) -> Result<Turn, Failure> {
         let mut work = if self.phase == Phase::Connect { self.connect(now, record)? } else { 0 };
         let measured = matches!(self.phase, Phase::Load { .. });
-        let mut deserted = None;
         for state in &mut self.lanes {
             let State::Up(lane) = state else { continue };
             work += lane.run(now, measured, &mut self.desk, record)?;
-            if lane.peer_left() && deserted.is_none() && self.phase != Phase::Drain {
-                deserted = Some(left_alone(lane));
+            if lane.peer_left() && self.phase != Phase::Drain {
+                self.desertion.note(now, lane.peer());
             }
-        }
-        if self.deserted.is_none() {
-            self.deserted = deserted;
         }
         self.advance(now, record)?;
         self.up().for_each(Lane::doorbell);
         if self.phase != Phase::Drain || !self.up().all(|lane| lane.is_idle()) {
             return Ok(Turn::Worked(work));
         }
-        self.leave()
+        self.leave(now)
     }
 
     /// Everything is answered: ends the connections.
-    fn leave(&mut self) -> Result<Turn, Failure> {
-        let mut failure = self.deserted.take().filter(|_| !self.stopping);
+    fn leave(&mut self, now: u64) -> Result<Turn, Failure> {
+        let mut failure = None;
         for state in self.lanes.drain(..) {
             match state {
                 State::Up(lane) => lane.leave(),
@@ -249,7 +244,7 @@ impl KvClient {
                 }
             }
         }
-        failure.map_or(Ok(Turn::Done), Err)
+        failure.map_or_else(|| self.desertion.settle(now, self.stopping), Err)
     }
 }
 
@@ -280,7 +275,7 @@ impl Node for KvClient {
             Phase::Load { until } => until,
             _ => None,
         };
-        lanes.chain(until).min()
+        lanes.chain(until).chain(self.desertion.next_timeout()).min()
     }
 }
 
@@ -303,10 +298,4 @@ fn opened(part: &Part, answer: &[u8], line: Line) -> Result<Lane, Failure> {
         Failure::new(Code::InvalidRequest, Owner::Remote, summary)
     })?;
     Lane::new(part.clone(), line, opened.first, opened.depth)
-}
-
-fn left_alone(lane: &Lane) -> Failure {
-    let summary = format!("{} ended before everything was asked of it", lane.peer());
-    Failure::new(Code::PeerNotReady, Owner::Remote, summary)
-        .because("it said goodbye on the control channel")
 }

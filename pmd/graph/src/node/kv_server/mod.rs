@@ -129,7 +129,7 @@ impl Node for KvServer {
 
     fn stop(&mut self) {
         self.stopping = true;
-        self.acceptor.close();
+        self.acceptor.end();
         self.hall.announce_end();
     }
 

@@ -90,7 +90,7 @@ impl Node for Responder {
 
     fn stop(&mut self) {
         self.stopping = true;
-        self.acceptor.close();
+        self.acceptor.end();
         for player in self.court.players.iter_mut().flatten().filter(|player| !player.here) {
             if let Some(line) = &mut player.line {
                 line.announce_end();
