@@ -109,7 +109,6 @@ impl Lab<'_> {
         let heard = heard.filter(|heard| concerns(heard.event.scope(), end));
         why::End {
             name: host.name.clone(),
-            before: Snapshot::default(),
             after: self.counters(end),
             qp: Qp {
                 state: state.map(|attr| attr.cur_state.to_string()),
@@ -132,7 +131,7 @@ impl Lab<'_> {
                 shared: pool.is_some(),
             },
             gap_ns: Some(u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)),
-            journal: Vec::new(),
+            ..why::End::default()
         }
     }
 }
