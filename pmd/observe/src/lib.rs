@@ -5,6 +5,7 @@
 
 pub mod counters;
 pub mod histogram;
+pub mod journal;
 pub mod limits;
 pub mod report;
 pub mod verdict;

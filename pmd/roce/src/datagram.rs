@@ -12,6 +12,7 @@ use crate::qp::sq::{SendWqe, gather};
 use crate::qp::state::QpState;
 use crate::requester::check_elements;
 use crate::sink::{CqSink, Flow, TxSink};
+use crate::transition::Cause;
 use crate::turn::Turn;
 use crate::wire::grh::Grh;
 use crate::wire::{Bth, Deth, DropReason, Headers, ImmDt, Opcode, Packet, icrc};
@@ -151,7 +152,7 @@ pub(crate) fn open_receive(
 /// The receive's memory is not what it was posted as.
 pub(crate) fn receive_fault(qp: &mut Qp, dev: &mut Device, cq: &mut impl CqSink) -> DropReason {
     qp.fail_receive(dev, cq, WcStatus::LocProt);
-    qp.enter_error(dev, cq, None);
+    qp.enter_error(dev, cq, Some(Cause::Receive(WcStatus::LocProt)));
     DropReason::InvalidRequest
 }
 

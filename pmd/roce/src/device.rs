@@ -15,6 +15,7 @@ use crate::qp::Qp;
 use crate::ready::ReadyList;
 use crate::srq::Srqs;
 use crate::timer::Timers;
+use crate::transition::Transitions;
 use crate::wire::icrc_prefix::IcrcPrefixes;
 
 /// Everything of an engine but its queue pairs, so that one of these can be borrowed beside it.
@@ -54,6 +55,8 @@ pub(crate) struct Device {
     pub(crate) overrun: Vec<CqId>,
     /// The device failed as a whole: no queue pair of it lives any more.
     pub(crate) fatal: bool,
+    /// What queue pairs fell into by themselves.
+    pub(crate) transitions: Transitions,
 }
 
 impl Device {
@@ -85,6 +88,7 @@ impl Device {
             counters: Counters::default(),
             overrun: Vec::with_capacity(cqs),
             fatal: false,
+            transitions: Transitions::new(),
             config,
         }
     }

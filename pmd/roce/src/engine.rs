@@ -30,6 +30,7 @@ use crate::qp::table::QpTable;
 use crate::receive;
 use crate::responder::reply;
 use crate::sink::{CqSink, Frame, FrameOutcome, TxSink};
+use crate::transition::Transition;
 use crate::turn::{self, End};
 use crate::wire::DropReason;
 use crate::work::{AhId, RecvWr, SendWr};
@@ -578,6 +579,16 @@ impl Engine {
     /// The next asynchronous event.
     pub fn poll_event(&mut self) -> Option<AsyncEvent> {
         self.device.events.poll()
+    }
+
+    /// The next state change that nobody asked for.
+    pub fn poll_transition(&mut self) -> Option<Transition> {
+        self.device.transitions.poll()
+    }
+
+    /// How many of them there was no room for since this was asked last.
+    pub fn take_lost_transitions(&mut self) -> u64 {
+        self.device.transitions.take_lost()
     }
 
     // Getters -------------------------------------------------------------------------------

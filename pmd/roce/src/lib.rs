@@ -31,6 +31,7 @@ pub mod sink;
 mod slots;
 mod srq;
 mod timer;
+pub mod transition;
 mod turn;
 mod uc;
 pub mod wire;

@@ -52,5 +52,7 @@ pub const MARK_EVERY: usize = 16;
 pub const LOCAL_PATIENCE: Duration = Duration::from_millis(1);
 /// Asynchronous events one queue pair can have pending.
 pub const MAX_QP_EVENTS: usize = 8;
+/// State changes of an engine by itself that are kept for whoever polls them: the failure of half of its queue pairs at once.
+pub const TRANSITIONS_KEPT: usize = 1 << 10;
 /// Those of ports and of the device itself.
 pub const MAX_DEVICE_EVENTS: usize = 16;

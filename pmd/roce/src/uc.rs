@@ -7,6 +7,7 @@ use crate::qp::Qp;
 use crate::responder::inbound::{self, Fault, Message};
 use crate::responder::note_heard;
 use crate::sink::CqSink;
+use crate::transition::Cause;
 use crate::wire::{DropReason, Packet};
 use crate::work::WcStatus;
 
@@ -54,7 +55,7 @@ pub(crate) fn lose<M, C: CqSink>(
         // The fault is this side's own.
         Fault::LocalProtection => {
             qp.fail_receive(dev, io.cq, WcStatus::LocProt);
-            qp.enter_error(dev, io.cq, None);
+            qp.enter_error(dev, io.cq, Some(Cause::Receive(WcStatus::LocProt)));
             DropReason::InvalidRequest
         }
         _ => DropReason::InvalidRequest,

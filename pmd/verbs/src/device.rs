@@ -24,6 +24,7 @@ use pmd_wire::udp::{self, LcoreBits, UdpOptions};
 use crate::connect::{HostId, PathWish};
 use crate::context::Context;
 use crate::disturb::{Disturb, Disturbance};
+use crate::journal::{Journal, JournalReader, journal};
 use crate::mr::RegisterError;
 use crate::soft::{
     Core, CoreParts, Handover, MAX_REGIONS, Peers, Regions, Shm, TableMemory, access,
@@ -157,6 +158,8 @@ struct Shared {
     shm: Option<Shm>,
     pds: AtomicU32,
     parts: Mutex<Vec<Option<Part>>>,
+    /// What its lcores have written down.
+    journal: JournalReader,
     handover: Handover,
     disturbance: Disturbance,
     epoch: time::Instant,
@@ -166,6 +169,7 @@ struct Shared {
 /// What one lcore takes with it.
 struct Part {
     wire: Option<Box<dyn Wire>>,
+    journal: Journal,
 }
 
 impl fmt::Debug for Device {
@@ -215,11 +219,14 @@ impl Device {
             }
         };
         let disturbance = Disturbance::start(&config.disturb)?;
+        let mut readers = Vec::with_capacity(config.lcores as usize);
         let parts = (0..config.lcores)
             .map(|lcore| {
                 let wire = (!wires.is_empty())
                     .then(|| disturbance.wrap(Box::new(wires.remove(0)), lcore, address));
-                Some(Part { wire })
+                let (journal, reader) = journal();
+                readers.push(reader);
+                Some(Part { wire, journal })
             })
             .collect();
         let path = match choice {
@@ -249,6 +256,7 @@ impl Device {
                 shm,
                 pds: AtomicU32::new(1),
                 parts: Mutex::new(parts),
+                journal: JournalReader::new(name, time::SystemTime::now(), readers),
                 handover: Handover::new(prefix, config.lcores),
                 disturbance,
                 epoch: time::Instant::now(),
@@ -306,7 +314,7 @@ impl Device {
             let mut parts = self.shared.parts.lock().unwrap_or_else(PoisonError::into_inner);
             parts.get_mut(lcore as usize).and_then(Option::take)
         };
-        let Part { wire } = part.ok_or_else(|| OpenError::Lcore {
+        let Part { wire, journal } = part.ok_or_else(|| OpenError::Lcore {
             device: self.shared.name.clone(),
             lcore,
             lcores: self.shared.lcores,
@@ -333,13 +341,19 @@ impl Device {
         Ok(Context::new(
             self.clone(),
             lcore,
-            Core::new(CoreParts { engine, memory, peers, wire, handover }),
+            Core::new(CoreParts { engine, memory, peers, wire, handover, journal }),
         ))
     }
 
     /// Nanoseconds since the device was opened.
     pub fn now(&self) -> Instant {
         Instant(u64::try_from(self.shared.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// The transition journal of all its lcores, for a thread of its own: from the oldest record that is left, each
+    /// reader for itself.
+    pub fn journal(&self) -> JournalReader {
+        self.shared.journal.clone()
     }
 
     /// Ends the capture, if there is one, and reports whether all of it was written.

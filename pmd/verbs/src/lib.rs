@@ -19,6 +19,7 @@ mod doorbell;
 pub mod endpoint;
 mod event;
 pub mod gid;
+mod journal;
 mod mr;
 mod mw;
 mod pd;
@@ -40,9 +41,11 @@ pub use discover::{SoftAddress, SoftAddresses, Taken, soft_addresses};
 pub use disturb::{Disturb, FaultText, PlacedFault};
 pub use doorbell::Doorbell;
 pub use event::{EVENT_PATIENCE, Event, Stays, StaysBecause, Unacknowledged};
+pub use journal::JournalReader;
 pub use mr::{Mr, RegisterError};
 pub use mw::Mw;
 pub use pd::Pd;
+pub use pmd_observe::journal::By;
 pub use pmd_roce as roce;
 pub use pmd_roce::work::{
     Access, Completion, Data, Imm, RecvWr, RemoteAddr, Sge, WcOpcode, WcStatus,

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use pmd_observe::journal::By;
 use pmd_roce::engine::{DestroyError, PostRecvError, PostSendError, QpView, ResourceError};
 use pmd_roce::event::{AsyncEvent, EventScope};
 use pmd_roce::ids::{Gid, Qpn, XrcdId};
@@ -127,12 +128,21 @@ impl<T: Service> Qp<T> {
     /// # Errors
     /// [`ModifyQpError`] names what is missing, what is not allowed, and which step was skipped.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpError> {
+        self.modify_by(By::Modify, attr, mask)
+    }
+
+    /// The same, on behalf of somebody whom the journal shall name.
+    ///
+    /// # Errors
+    /// As [`Qp::modify`].
+    pub fn modify_by(&self, by: By, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpError> {
         let cx = self.pd.context();
         let now = cx.device().now();
         let from = self.state();
-        let result = cx.with(|core| core.modify(now, self.qpn, attr, mask));
         let (device, transport, qpn) = (cx.device().name(), T::TRANSPORT, self.qpn);
-        Attempt { device, transport, qpn, from, attr, mask }.log(&result);
+        let attempt = Attempt { device, transport, qpn, from, attr, mask, by };
+        let result = cx.with(|core| core.modify(now, &attempt));
+        attempt.log(&result);
         result
     }
 
@@ -161,7 +171,7 @@ impl<T: Service> Qp<T> {
     /// [`ModifyQpError`] where Error cannot be entered, as from RESET.
     pub fn retire(&self, limit: Duration) -> Result<Retired, ModifyQpError> {
         if self.state() != QpState::Error {
-            self.modify(&QpAttr::new(QpState::Error), AttrMask::STATE)?;
+            self.modify_by(By::Close, &QpAttr::new(QpState::Error), AttrMask::STATE)?;
         }
         let cx = self.pd.context();
         let start = cx.device().now();

@@ -1,8 +1,10 @@
 //! One line in the log per attempt to move a queue pair, refused or not: from the log alone one can
 //! see which step was skipped and which attribute was missing.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use pmd_observe::journal::{Attr, By};
 use pmd_roce::ids::Qpn;
 use pmd_roce::qp::attr::{ModifyQpError, QpAttr};
 use pmd_roce::qp::state::{AttrMask, QpState, Transport};
@@ -17,13 +19,19 @@ pub(crate) struct Attempt<'a> {
     pub(crate) from: QpState,
     pub(crate) attr: &'a QpAttr,
     pub(crate) mask: AttrMask,
+    pub(crate) by: By,
 }
 
 impl Attempt<'_> {
+    /// The state it asks for.
+    pub(crate) const fn to(&self) -> QpState {
+        if self.mask.contains(AttrMask::STATE) { self.attr.state } else { self.from }
+    }
+
     /// Writes the line. It costs nothing where nobody listens.
     pub(crate) fn log(&self, result: &Result<(), ModifyQpError>) {
-        let Self { device, transport, qpn, from, attr, mask } = self;
-        let to = if mask.contains(AttrMask::STATE) { attr.state } else { *from };
+        let Self { device, transport, qpn, from, attr, mask, .. } = self;
+        let to = self.to();
         let given = Given(attr, *mask);
         match result {
             Ok(()) => {
@@ -39,49 +47,83 @@ impl Attempt<'_> {
 }
 
 /// Attributes as a mask picks them, by the names of `struct ibv_qp_attr`.
+pub(crate) fn attributes(attr: &QpAttr, mask: AttrMask) -> BTreeMap<String, Attr> {
+    let mut attributes = BTreeMap::new();
+    each(attr, mask, &mut |name, value| {
+        let value = match value {
+            Shown::Number(number) | Shown::Hex(number) => Attr::Number(number),
+            Shown::Text(text) => Attr::Text(text.to_string()),
+        };
+        attributes.insert(name.to_owned(), value);
+    });
+    attributes
+}
+
+/// How an attribute is shown.
+enum Shown<'a> {
+    Number(u64),
+    Hex(u64),
+    Text(&'a dyn fmt::Display),
+}
+
+/// Shows every attribute that the mask names.
+fn each(attr: &QpAttr, mask: AttrMask, show: &mut dyn FnMut(&'static str, Shown<'_>)) {
+    let mut show = |bit: AttrMask, value: Shown<'_>| {
+        if let (true, Some(field)) = (mask.contains(bit), bit.fields().next()) {
+            show(field, value);
+        }
+    };
+    let number = |value: u32| Shown::Number(value.into());
+    let hex = |value: u32| Shown::Hex(value.into());
+    show(AttrMask::STATE, Shown::Text(&attr.state));
+    show(AttrMask::CUR_STATE, Shown::Text(&attr.cur_state));
+    show(AttrMask::EN_SQD_ASYNC_NOTIFY, Shown::Text(&attr.sqd_notify));
+    show(AttrMask::ACCESS_FLAGS, hex(attr.access.bits()));
+    show(AttrMask::PKEY_INDEX, number(attr.pkey_index.into()));
+    show(AttrMask::PORT, number(attr.port.into()));
+    // Whoever knows a Q_Key can send; a log goes far.
+    show(AttrMask::QKEY, Shown::Text(&"(not shown)"));
+    let av = &attr.av;
+    let via = if av.link.is_some() { " by shared memory" } else { "" };
+    let path = format_args!(
+        "{}{via} sgid_index={} hop_limit={} traffic_class={:#x}",
+        av.dgid, av.sgid_index, av.hop_limit, av.traffic_class
+    );
+    show(AttrMask::AV, Shown::Text(&path));
+    show(AttrMask::PATH_MTU, number(attr.path_mtu.bytes_u32()));
+    show(AttrMask::DEST_QPN, hex(attr.dest_qpn.value()));
+    show(AttrMask::RQ_PSN, hex(attr.rq_psn.value()));
+    show(AttrMask::MAX_DEST_RD_ATOMIC, number(attr.max_dest_rd_atomic.into()));
+    show(AttrMask::MIN_RNR_TIMER, number(attr.min_rnr_timer.into()));
+    show(AttrMask::SQ_PSN, hex(attr.sq_psn.value()));
+    show(AttrMask::MAX_QP_RD_ATOMIC, number(attr.max_rd_atomic.into()));
+    show(AttrMask::TIMEOUT, number(attr.timeout.into()));
+    show(AttrMask::RETRY_CNT, number(attr.retry_cnt.into()));
+    show(AttrMask::RNR_RETRY, number(attr.rnr_retry.into()));
+    show(AttrMask::ALT_PATH, Shown::Text(&attr.alt_av.dgid));
+    show(AttrMask::PATH_MIG_STATE, Shown::Text(&attr.path_mig_state));
+}
+
+/// The same in one line.
 struct Given<'a>(&'a QpAttr, AttrMask);
 
 impl fmt::Display for Given<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(attr, mask) = self;
+        let mut written = Ok(());
         let mut separator = "";
-        let mut show = |bit: AttrMask, value: &dyn fmt::Display| {
-            if !mask.contains(bit) {
-                return Ok(());
-            }
-            for field in bit.fields() {
-                write!(f, "{separator}{field}={value}")?;
-            }
+        each(attr, *mask, &mut |name, value| {
+            written = written.and_then(|()| {
+                write!(f, "{separator}{name}=")?;
+                match value {
+                    Shown::Number(number) => write!(f, "{number}"),
+                    Shown::Hex(number) => write!(f, "{number:#x}"),
+                    Shown::Text(text) => write!(f, "{text}"),
+                }
+            });
             separator = " ";
-            Ok(())
-        };
-        show(AttrMask::STATE, &attr.state)?;
-        show(AttrMask::CUR_STATE, &attr.cur_state)?;
-        show(AttrMask::EN_SQD_ASYNC_NOTIFY, &attr.sqd_notify)?;
-        show(AttrMask::ACCESS_FLAGS, &format_args!("{:#x}", attr.access.bits()))?;
-        show(AttrMask::PKEY_INDEX, &attr.pkey_index)?;
-        show(AttrMask::PORT, &attr.port)?;
-        // Whoever knows a Q_Key can send; a log goes far.
-        show(AttrMask::QKEY, &"(not shown)")?;
-        let av = &attr.av;
-        let via = if av.link.is_some() { " by shared memory" } else { "" };
-        let path = format_args!(
-            "{}{via} sgid_index={} hop_limit={} traffic_class={:#x}",
-            av.dgid, av.sgid_index, av.hop_limit, av.traffic_class
-        );
-        show(AttrMask::AV, &path)?;
-        show(AttrMask::PATH_MTU, &attr.path_mtu)?;
-        show(AttrMask::DEST_QPN, &attr.dest_qpn)?;
-        show(AttrMask::RQ_PSN, &attr.rq_psn)?;
-        show(AttrMask::MAX_DEST_RD_ATOMIC, &attr.max_dest_rd_atomic)?;
-        show(AttrMask::MIN_RNR_TIMER, &attr.min_rnr_timer)?;
-        show(AttrMask::SQ_PSN, &attr.sq_psn)?;
-        show(AttrMask::MAX_QP_RD_ATOMIC, &attr.max_rd_atomic)?;
-        show(AttrMask::TIMEOUT, &attr.timeout)?;
-        show(AttrMask::RETRY_CNT, &attr.retry_cnt)?;
-        show(AttrMask::RNR_RETRY, &attr.rnr_retry)?;
-        show(AttrMask::ALT_PATH, &attr.alt_av.dgid)?;
-        show(AttrMask::PATH_MIG_STATE, &attr.path_mig_state)
+        });
+        written
     }
 }
 

@@ -9,6 +9,7 @@ use crate::local;
 use crate::qp::Qp;
 use crate::qp::state::{QpState, Transport};
 use crate::sink::CqSink;
+use crate::transition::Cause;
 
 impl Engine {
     /// Fails a completion queue, as a device does that cannot write to it any more: it raises `CqErr`,
@@ -44,7 +45,8 @@ impl Engine {
         let is_up = |qp: &Qp| !matches!(qp.state(), QpState::Reset | QpState::Error);
         let uses = |qp: &&mut Qp| qp.init.srq == Some(srqn) && is_up(qp);
         for qp in self.qps.iter_mut().filter(uses) {
-            qp.enter_error(&mut self.device, cq, Some(AsyncEvent::QpFatal(qp.qpn)));
+            let cause = Cause::Event(AsyncEvent::QpFatal(qp.qpn));
+            qp.enter_error(&mut self.device, cq, Some(cause));
         }
         self.fail_overrun(cq);
         Ok(())
@@ -62,7 +64,7 @@ impl Engine {
         for qp in self.qps.iter_mut().filter(|qp| qp.state() != QpState::Reset) {
             qp.send_cq_lost = true;
             qp.recv_cq_lost = true;
-            qp.enter_error(&mut self.device, cq, None);
+            qp.enter_error(&mut self.device, cq, Some(Cause::Event(AsyncEvent::DeviceFatal)));
         }
     }
 
@@ -97,8 +99,8 @@ impl Engine {
                 qp.send_cq_lost |= sends;
                 qp.recv_cq_lost |= receives;
                 if sends || receives {
-                    let event = AsyncEvent::QpFatal(qp.qpn);
-                    qp.enter_error(&mut self.device, cq, Some(event));
+                    let cause = Cause::Event(AsyncEvent::QpFatal(qp.qpn));
+                    qp.enter_error(&mut self.device, cq, Some(cause));
                 }
             }
         }

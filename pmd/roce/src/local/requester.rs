@@ -18,6 +18,7 @@ use crate::qp::state::QpState;
 use crate::qp::{Qp, sent_completion};
 use crate::requester::ack_timeout;
 use crate::sink::CqSink;
+use crate::transition::Cause;
 use crate::wire::{NakCode, Syndrome};
 use crate::work::{Access, WcStatus};
 
@@ -442,8 +443,8 @@ pub(crate) fn link_down(qp: &mut Qp, dev: &mut Device, cq: &mut impl CqSink) {
         dev.local.push(qp.slot);
     } else if qp.sq.is_empty() {
         // No completion can tell.
-        let event = AsyncEvent::QpFatal(qp.qpn);
-        qp.enter_error(dev, cq, Some(event));
+        let cause = Cause::Event(AsyncEvent::QpFatal(qp.qpn));
+        qp.enter_error(dev, cq, Some(cause));
     } else {
         tally!(qp, dev, req_transport_retries_exceeded);
         qp.fail_send(dev, cq, WcStatus::RetryExc);

@@ -14,6 +14,7 @@ use crate::qp::state::{QpState, Transport};
 use crate::responder::inbound::{self, Fault};
 use crate::responder::{note_heard, refuse};
 use crate::sink::CqSink;
+use crate::transition::Cause;
 use crate::uc;
 use crate::wire::{DropReason, NakCode, Syndrome};
 use crate::work::{Completion, Sge, WcOpcode};
@@ -280,7 +281,7 @@ fn violated<M: Memory, C: CqSink>(
     }
     note_heard(qp, dev);
     page::show_fall(qp, QpState::Error, peers);
-    qp.enter_error(dev, io.cq, Some(event));
+    qp.enter_error(dev, io.cq, Some(Cause::Event(event)));
 }
 
 /// Whether the sender of a record for `dst` still is what it was when it pushed it.

@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::event::AsyncEvent;
 use crate::ids::{CqId, Qpn, WrId};
 use crate::sink::CqSink;
+use crate::transition::{Cause, Transition};
 use crate::work::{Completion, WcOpcode, WcStatus};
 
 /// The completion of a request that succeeded.
@@ -55,11 +56,11 @@ impl Qp {
         self.complete_send(dev, cq, status);
         match self.transport() {
             Transport::Uc | Transport::Ud => {
-                self.enter(QpState::Sqe, dev.now);
+                self.fall(dev, QpState::Sqe, Some(Cause::Send(status)));
                 dev.pages.touch(self.slot);
                 self.flush_sends(dev, cq);
             }
-            _ => self.enter_error(dev, cq, None),
+            _ => self.enter_error(dev, cq, Some(Cause::Send(status))),
         }
     }
 
@@ -98,22 +99,23 @@ impl Qp {
         }
     }
 
-    /// Falls into Error: both queues are flushed in order, and `event` is raised unless the
-    /// completions say it all. The last answers to the peer are still sent.
+    /// Falls into Error: both queues are flushed in order, and an event that is the cause is raised; where a
+    /// completion is, it says it all. No cause: a modify call asked for it. The last answers to the peer are
+    /// still sent.
     #[cold]
     pub(crate) fn enter_error(
         &mut self,
         dev: &mut Device,
         cq: &mut impl CqSink,
-        event: Option<AsyncEvent>,
+        cause: Option<Cause>,
     ) {
-        if let Some(event) = event {
+        if let Some(Cause::Event(event)) = cause {
             dev.events.raise(event);
         }
         if self.state() == QpState::Error {
             return;
         }
-        self.enter(QpState::Error, dev.now);
+        self.fall(dev, QpState::Error, cause);
         dev.pages.touch(self.slot);
         self.requester.stop();
         self.responder.stop();
@@ -122,6 +124,16 @@ impl Qp {
         self.flush(dev, cq);
         if self.init.srq.is_some() {
             dev.events.raise(AsyncEvent::LastWqeReached(self.qpn));
+        }
+    }
+
+    /// Enters a state, and notes it unless somebody asked for it.
+    fn fall(&mut self, dev: &mut Device, to: QpState, cause: Option<Cause>) {
+        let from = self.state();
+        self.enter(to, dev.now);
+        if let Some(cause) = cause {
+            let (at, qpn, transport) = (dev.now, self.qpn, self.transport());
+            dev.transitions.note(Transition { at, qpn, transport, from, to, cause });
         }
     }
 

@@ -8,6 +8,7 @@ use crate::event::AsyncEvent;
 use crate::ids::{Psn, Qpn};
 use crate::qp::Qp;
 use crate::sink::CqSink;
+use crate::transition::Cause;
 use crate::wire::{Msn, NakCode, RnrTimer, Syndrome};
 use crate::work::WcStatus;
 
@@ -89,7 +90,8 @@ pub(crate) fn suffer<M, C: CqSink>(
     };
     count(qp, dev, syndrome);
     qp.fail_receive(dev, io.cq, receive);
-    qp.enter_error(dev, io.cq, event.map(|event| event(qp.qpn)));
+    let cause = event.map_or(Cause::Receive(receive), |event| Cause::Event(event(qp.qpn)));
+    qp.enter_error(dev, io.cq, Some(cause));
 }
 
 /// Counts a refusal.

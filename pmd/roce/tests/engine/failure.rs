@@ -4,6 +4,7 @@ use pmd_roce::event::AsyncEvent;
 use pmd_roce::ids::{CqId, Lkey, Qpn, Rkey};
 use pmd_roce::qp::attr::QpInit;
 use pmd_roce::qp::state::{QpState, Transport};
+use pmd_roce::transition::Cause;
 use pmd_roce::work::{Access, Imm, RemoteAddr, SendOp, SendWr, WcStatus};
 
 use crate::support::{
@@ -25,6 +26,30 @@ fn s0_11_write_without_remote_write() {
     assert_eq!(pair.hosts[1].state(b), QpState::Error);
     assert_eq!(pair.hosts[1].events(), [AsyncEvent::QpReqErr(b)]);
     assert_eq!(pair.hosts[0].events(), []);
+}
+
+/// S2-13: what a queue pair falls into by itself is told once, with its cause; what a call asks for is its caller's to
+/// know.
+#[test]
+fn s2_13_falls_are_told_with_their_cause() {
+    let mut pair = Pair::connected(Transport::Rc, |attr| attr.access = Access::REMOTE_READ);
+    let [a, b] = pair.qpns;
+    assert_eq!(pair.hosts[0].transitions(), [], "bringing it up was asked for");
+    pair.hosts[0].post(a, 1, SendOp::Write(shared(0)), 8);
+    pair.settle();
+    let told = [0, 1].map(|host| {
+        let [fell] = pair.hosts[host].transitions()[..] else { panic!("one fall at each end") };
+        assert_eq!(
+            (fell.transport, fell.from, fell.to),
+            (Transport::Rc, QpState::Rts, QpState::Error)
+        );
+        (fell.qpn, fell.cause)
+    });
+    let [status, event] = [Cause::Send(WcStatus::RemInvReq), Cause::Event(AsyncEvent::QpReqErr(b))];
+    assert_eq!(told, [(a, status), (b, event)]);
+    assert_eq!(pair.hosts[0].transitions(), []);
+    assert_eq!(status.to_string(), "a send request failed: remote invalid request error (9)");
+    assert_eq!(event.to_string(), "QP_REQ_ERR");
 }
 
 /// The error matrix from end to end (E-26, S4-07 to S4-10): what the requester's program does, its status, and the

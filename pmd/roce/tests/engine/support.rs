@@ -402,6 +402,11 @@ impl Host {
         self.cqs.got.drain(..).map(|(_, completion)| completion).collect()
     }
 
+    /// What queue pairs fell into by themselves.
+    pub(crate) fn transitions(&mut self) -> Vec<pmd_roce::transition::Transition> {
+        std::iter::from_fn(|| self.engine.poll_transition()).collect()
+    }
+
     pub(crate) fn events(&mut self) -> Vec<AsyncEvent> {
         std::iter::from_fn(|| self.engine.poll_event()).collect()
     }

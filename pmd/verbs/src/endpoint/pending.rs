@@ -1,5 +1,6 @@
 //! From two hellos to a connected queue pair: INIT, RTR and RTS with what both sides can do.
 
+use pmd_observe::journal::By;
 use pmd_roce::ids::PathMtu;
 use pmd_roce::qp::attr::{AddressVector, QpAttr};
 use pmd_roce::qp::state::{AttrMask, QpState, Transport};
@@ -33,6 +34,7 @@ impl Context {
             init.access |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         }
         endpoint.qp.modify(
+            By::Connect,
             &init,
             AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
         )?;
@@ -61,7 +63,7 @@ impl QueuePairPending {
             rtr.min_rnr_timer = self.options.min_rnr_timer;
             mask |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
         }
-        self.endpoint.qp.modify(&rtr, mask)
+        self.endpoint.qp.modify(By::Connect, &rtr, mask)
     }
 
     fn to_rts(&self, peer: &Hello) -> Result<(), ConnectError> {
@@ -78,7 +80,7 @@ impl QueuePairPending {
                 | AttrMask::RETRY_CNT
                 | AttrMask::RNR_RETRY;
         }
-        self.endpoint.qp.modify(&rts, mask)
+        self.endpoint.qp.modify(By::Connect, &rts, mask)
     }
 }
 

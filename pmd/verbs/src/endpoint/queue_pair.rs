@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use pmd_mem::Region;
+use pmd_observe::journal::By;
 use pmd_roce::engine::{Outstanding, PostRecvError, PostSendError};
 use pmd_roce::event::AsyncEvent;
 use pmd_roce::ids::{Qpn, Rkey, WrId};
@@ -47,10 +48,10 @@ impl Held {
         }
     }
 
-    pub(crate) fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), ConnectError> {
+    pub(crate) fn modify(&self, by: By, attr: &QpAttr, mask: AttrMask) -> Result<(), ConnectError> {
         let modified = match self {
-            Self::Rc(qp) => qp.modify(attr, mask),
-            Self::Uc(qp) => qp.modify(attr, mask),
+            Self::Rc(qp) => qp.modify_by(by, attr, mask),
+            Self::Uc(qp) => qp.modify_by(by, attr, mask),
         };
         modified.map_err(|e| ConnectError::Device(e.to_string()))
     }
@@ -393,7 +394,8 @@ impl Endpoint for QueuePairEndpoint {
     fn close(&mut self) {
         self.fail("closed".into());
         // An error means that it is in Error, or back in RESET, already.
-        if let Err(error) = self.qp.modify(&QpAttr::new(QpState::Error), AttrMask::STATE) {
+        if let Err(error) = self.qp.modify(By::Close, &QpAttr::new(QpState::Error), AttrMask::STATE)
+        {
             tracing::debug!("closing {}: {error}", self.qp.number());
         }
     }

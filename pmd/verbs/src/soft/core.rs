@@ -8,8 +8,7 @@ use std::time::Duration;
 use pmd_roce::engine::{Engine, Outstanding};
 use pmd_roce::event::{AsyncEvent, EventScope};
 use pmd_roce::ids::{Gid, Instant, Qpn};
-use pmd_roce::qp::attr::{ModifyQpError, QpAttr};
-use pmd_roce::qp::state::AttrMask;
+use pmd_roce::qp::attr::ModifyQpError;
 use pmd_wire::{JoinError, RxVerdict, Wire};
 
 use super::alarm::Alarm;
@@ -19,8 +18,10 @@ use super::memory::TableMemory;
 use super::peers::Peers;
 use super::wire::{LastFlow, WireSink, frame, verdict};
 use crate::event::{Event, Register};
+use crate::journal::Journal;
 use crate::qp::JoinGroupError;
 use crate::survey::Roll;
+use crate::transition::Attempt;
 
 /// Events kept for a consumer that does not take them; the oldest go first.
 const MAX_EVENTS: usize = 4096;
@@ -69,6 +70,7 @@ pub(crate) struct Core {
     /// Frames that came or went in this turn.
     frames: usize,
     pub(crate) now: Instant,
+    journal: Journal,
 }
 
 impl std::fmt::Debug for Core {
@@ -86,11 +88,12 @@ pub(crate) struct CoreParts {
     pub(crate) peers: Peers,
     pub(crate) wire: Option<Box<dyn Wire>>,
     pub(crate) handover: Handover,
+    pub(crate) journal: Journal,
 }
 
 impl Core {
     pub(crate) fn new(parts: CoreParts) -> Self {
-        let CoreParts { engine, memory, peers, wire, handover } = parts;
+        let CoreParts { engine, memory, peers, wire, handover, journal } = parts;
         Self {
             engine,
             cqs: Cqs::default(),
@@ -112,6 +115,7 @@ impl Core {
             skipped: 0,
             frames: 0,
             now: Instant::default(),
+            journal,
         }
     }
 
@@ -226,20 +230,31 @@ impl Core {
     pub(crate) fn modify(
         &mut self,
         now: Instant,
-        qpn: Qpn,
-        attr: &QpAttr,
-        mask: AttrMask,
+        attempt: &Attempt<'_>,
     ) -> Result<(), ModifyQpError> {
+        // What it fell into before comes before.
+        self.note_transitions(now);
+        let Attempt { qpn, from, attr, mask, .. } = *attempt;
         let Self { engine, cqs, memory, peers, roll, .. } = self;
-        let from = engine.query_qp(qpn).map(|view| view.attr.state);
-        engine.modify_qp(now, qpn, attr, mask, memory, cqs)?;
-        if let Some(from) = from {
-            roll.moves(qpn, from, attr, mask);
-        }
+        let result = engine.modify_qp(now, qpn, attr, mask, memory, cqs);
+        self.journal.attempt(now, attempt, &result);
+        result?;
+        roll.moves(qpn, from, attr, mask);
         // Peers must see the new state before the caller acts on it.
         engine.publish(peers);
         self.collect_events();
         Ok(())
+    }
+
+    /// Writes down what queue pairs fell into by themselves.
+    fn note_transitions(&mut self, now: Instant) {
+        while let Some(transition) = self.engine.poll_transition() {
+            self.journal.fell(&transition);
+        }
+        match self.engine.take_lost_transitions() {
+            0 => {}
+            lost => self.journal.lost(now, lost),
+        }
     }
 
     /// Destroys a queue pair whose handle ends.
@@ -284,6 +299,7 @@ impl Core {
     }
 
     fn collect_events(&mut self) {
+        self.note_transitions(self.now);
         while let Some(event) = self.engine.poll_event() {
             if self.events.len() == MAX_EVENTS {
                 self.events.pop_front();

@@ -15,6 +15,7 @@ mod double;
 mod events;
 mod faults;
 mod inline;
+mod journal;
 mod lcores;
 mod log;
 mod memlock;

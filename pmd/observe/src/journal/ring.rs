@@ -1,0 +1,180 @@
+//! A fixed ring of records: one writer, which never waits, and readers that notice what they missed.
+//!
+//! Every slot has a stamp that is odd while the slot is written (a sequence lock, of atomics alone). Whoever reads looks
+//! at the stamp before and after: a record that was overwritten meanwhile is lost to it, and counted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Words of a record: with its stamp four cache lines.
+pub const WORDS: usize = 31;
+
+/// A record as the ring keeps it; what its bytes mean is the writer's business.
+pub type Words = [u64; WORDS];
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Slot {
+    /// `2 n + 2` once record `n` is whole, `2 n + 1` while it is written.
+    stamp: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+#[derive(Debug)]
+struct Ring {
+    slots: Box<[Slot]>,
+    /// Records written ever.
+    written: AtomicU64,
+}
+
+/// A ring with room for so many records, all of its memory taken now.
+///
+/// # Panics
+/// For a ring without room.
+pub fn ring(records: usize) -> (Writer, Reader) {
+    assert!(records > 0, "a ring keeps at least one record");
+    let slot = || Slot { stamp: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] };
+    let slots = (0..records).map(|_| slot()).collect();
+    let ring = Arc::new(Ring { slots, written: AtomicU64::new(0) });
+    (Writer { ring: Arc::clone(&ring) }, Reader { ring, next: 0 })
+}
+
+/// The one that writes.
+#[derive(Debug)]
+pub struct Writer {
+    ring: Arc<Ring>,
+}
+
+impl Writer {
+    /// Writes a record over the oldest one. Costs some stores, and never waits.
+    pub fn push(&mut self, record: &Words) {
+        let number = self.ring.written.load(Ordering::Relaxed);
+        let slot = self.ring.slot(number);
+        slot.stamp.store(2 * number + 1, Ordering::Relaxed);
+        // Nobody sees a new word under an old stamp.
+        fence(Ordering::Release);
+        for (to, from) in slot.words.iter().zip(record) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        slot.stamp.store(2 * number + 2, Ordering::Release);
+        self.ring.written.store(number + 1, Ordering::Release);
+    }
+}
+
+/// One that reads, from the oldest record that is left.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    ring: Arc<Ring>,
+    next: u64,
+}
+
+/// What a reader finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// The next record.
+    Record(Box<Words>),
+    /// So many were overwritten before they were read.
+    Lost(u64),
+}
+
+impl Reader {
+    /// What comes next; `None` once everything was read.
+    pub fn read(&mut self) -> Option<Read> {
+        let written = self.ring.written.load(Ordering::Acquire);
+        if self.next == written {
+            return None;
+        }
+        let oldest = written.saturating_sub(self.ring.slots.len() as u64);
+        if self.next < oldest {
+            return Some(self.skip(oldest));
+        }
+        let slot = self.ring.slot(self.next);
+        let stamp = 2 * self.next + 2;
+        if slot.stamp.load(Ordering::Acquire) != stamp {
+            return Some(self.skip(self.next + 1));
+        }
+        let mut words = Box::new([0; WORDS]);
+        for (to, from) in words.iter_mut().zip(&slot.words) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        // No word is from after this look at the stamp.
+        fence(Ordering::Acquire);
+        if slot.stamp.load(Ordering::Relaxed) != stamp {
+            return Some(self.skip(self.next + 1));
+        }
+        self.next += 1;
+        Some(Read::Record(words))
+    }
+
+    fn skip(&mut self, to: u64) -> Read {
+        let lost = to - self.next;
+        self.next = to;
+        Read::Lost(lost)
+    }
+}
+
+impl Ring {
+    #[expect(clippy::cast_possible_truncation, reason = "a remainder of a length")]
+    fn slot(&self, number: u64) -> &Slot {
+        &self.slots[(number % self.slots.len() as u64) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(reader: &mut Reader) -> Vec<Read> {
+        std::iter::from_fn(|| reader.read()).collect()
+    }
+
+    fn record(number: u64) -> Read {
+        Read::Record(Box::new([number; WORDS]))
+    }
+
+    #[test]
+    fn what_fits_is_read_in_order_and_once() {
+        let (mut writer, mut reader) = ring(4);
+        assert_eq!(all(&mut reader), []);
+        (1..=3).for_each(|n| writer.push(&[n; WORDS]));
+        assert_eq!(all(&mut reader), [record(1), record(2), record(3)]);
+        writer.push(&[4; WORDS]);
+        assert_eq!(all(&mut reader), [record(4)]);
+        assert_eq!(all(&mut reader), []);
+    }
+
+    #[test]
+    fn the_oldest_are_lost_and_counted() {
+        let (mut writer, reader) = ring(4);
+        let mut late = reader.clone();
+        (1..=11).for_each(|n| writer.push(&[n; WORDS]));
+        let left = [Read::Lost(7), record(8), record(9), record(10), record(11)];
+        assert_eq!(all(&mut late), left);
+    }
+
+    /// A record is whole or counted as lost, however fast it is overwritten.
+    #[test]
+    fn no_record_is_torn_between_two_threads() {
+        const RECORDS: u64 = 20_000;
+        let (mut writer, mut reader) = ring(2);
+        let writes = std::thread::spawn(move || {
+            (1..=RECORDS).for_each(|n| writer.push(&[n; WORDS]));
+        });
+        let (mut seen, mut last) = (0, 0);
+        while seen < RECORDS {
+            match reader.read() {
+                None => std::thread::yield_now(),
+                Some(Read::Lost(lost)) => seen += lost,
+                Some(Read::Record(words)) => {
+                    assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
+                    assert!(words[0] > last);
+                    seen += 1;
+                    assert_eq!(words[0], seen, "lost ones are counted exactly");
+                    last = words[0];
+                }
+            }
+        }
+        writes.join().expect("the writer does not panic");
+        assert_eq!(reader.read(), None);
+    }
+}
