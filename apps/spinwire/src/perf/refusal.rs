@@ -26,6 +26,11 @@ impl Refusal {
         Self { exit: Exit::Failed, verdict }
     }
 
+    /// There is no other end, or it does not take part yet.
+    pub(super) fn nobody(reason: impl Into<String>) -> Self {
+        Self::failed(Verdict::new(Code::PeerNotReady, Owner::Remote, reason))
+    }
+
     /// Something of this process that does not work, and that no other code describes.
     pub(super) fn local(reason: impl Into<String>) -> Self {
         Self::failed(Verdict::new(Code::Unknown, Owner::Local, reason))

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::connect::{Channel, Listener, connect, listen};
 
 use super::args::PerfArgs;
@@ -71,10 +72,12 @@ impl Second {
                 }
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(Refusal::local(format!("the second process has ended: {status}")));
+                let gone = format!("the second process ({}) is gone", self.child.id());
+                let verdict = Verdict::new(Code::PeerDead, Owner::Remote, gone);
+                return Err(Refusal::failed(verdict.because(status.to_string())));
             }
             if Instant::now() > deadline {
-                return Err(Refusal::local("the second process does not call"));
+                return Err(Refusal::nobody("the second process does not call"));
             }
             thread::sleep(Duration::from_millis(1));
         }
@@ -116,11 +119,12 @@ pub(super) fn call(parent: SocketAddr) -> Result<Dialogue, Refusal> {
 /// When nobody listens there.
 pub(super) fn dial(to: SocketAddr) -> Result<Channel, Refusal> {
     let nobody = |error: std::io::Error| {
-        Refusal::local(format!(
+        Refusal::nobody(format!(
             "nobody answers at {to}: {error}; start the other end first: `spinwire perf TEST --listen {to}`"
         ))
     };
-    let mut connecting = connect(to, CONNECT).map_err(nobody)?;
+    let mut connecting = connect(to, CONNECT)
+        .map_err(|error| Refusal::local(format!("cannot start connecting to {to}: {error}")))?;
     loop {
         if let Some(channel) = connecting.poll() {
             return channel.map_err(nobody);
@@ -143,7 +147,7 @@ pub(super) fn wait(at: SocketAddr, interrupt: &AtomicBool) -> Result<Channel, Re
             return Ok(channel);
         }
         if interrupt.load(Ordering::Relaxed) {
-            return Err(Refusal::local("ended before a client came"));
+            return Err(Refusal::nobody("ended before a client came"));
         }
         thread::sleep(LOOK / 10);
     }
