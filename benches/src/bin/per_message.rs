@@ -9,8 +9,10 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use anyhow::Result;
-use benches::{Kind, Player, Side, Sink, Source, Work, pair, rally, stream};
+use benches::{BATCH, Ends, Kind, Player, Side, Sink, Source, Work, pair, rally, stream};
 use clap::Parser;
+use pmd_verbs::WireChoice;
+use pmd_verbs::endpoint::Op;
 
 /// Counts what messages cost.
 #[derive(Debug, Parser)]
@@ -23,6 +25,9 @@ struct Args {
     /// One message at a time, each the answer to the one before.
     #[arg(long)]
     ping_pong: bool,
+    /// By an endpoint instead of a queue pair.
+    #[arg(long)]
+    endpoint: bool,
 }
 
 /// Messages before those that are measured.
@@ -31,6 +36,9 @@ const WARM_UP: u64 = 4096;
 fn main() -> Result<()> {
     let args = Args::parse();
     let work = args.work;
+    if args.endpoint {
+        return endpoint(&work);
+    }
     let options = work.options(64);
     let [one, two] = pair(&options)?;
     if args.ping_pong {
@@ -53,6 +61,21 @@ fn main() -> Result<()> {
     let begin = Instant::now();
     measured(&mut source, &mut sink, work.messages)?;
     print(&work, begin);
+    Ok(())
+}
+
+fn endpoint(work: &Work) -> Result<()> {
+    let mut ends = Ends::connect(WireChoice::Shm, work.size)?;
+    let op = match work.kind {
+        Kind::Write => Op::Write { from: ends.from, to: ends.to, imm: None },
+        Kind::Read => Op::Read { into: ends.from, from: ends.to },
+        _ => Op::Send { from: ends.from, imm: None },
+    };
+    let mut run = |messages| (0..messages / BATCH as u64).try_for_each(|_| ends.batch(op));
+    run(WARM_UP)?;
+    let begin = Instant::now();
+    measured_endpoint(&mut run, work.messages)?;
+    print(work, begin);
     Ok(())
 }
 
@@ -84,6 +107,12 @@ fn print(work: &Work, begin: Instant) {
 #[inline(never)]
 fn measured(source: &mut Source<'_>, sink: &mut Sink<'_>, messages: u64) -> Result<()> {
     stream(source, sink, messages)
+}
+
+/// What is counted of endpoints.
+#[inline(never)]
+fn measured_endpoint(run: &mut impl FnMut(u64) -> Result<()>, messages: u64) -> Result<()> {
+    run(messages)
 }
 
 /// What is counted where messages answer each other: half round trips.

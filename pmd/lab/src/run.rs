@@ -301,6 +301,9 @@ impl<'a> Lab<'a> {
         conn.in_flight -= 1;
         conn.end(now, request, Fate::Completed(completion.status));
         if completion.status == WcStatus::Success {
+            for end in &mut conn.ends {
+                end.recovery.as_mut().map(|recovery| recovery.handle_progress(now.0));
+            }
             self.feed(index);
             return;
         }

@@ -183,7 +183,7 @@ impl Account {
         match self.state {
             State::Draining { cause, .. } | State::Closed { cause } => AdmitError::Closed(cause),
             _ if submission.wrs == 0 || u32::from(submission.wrs) > max => AdmitError::Size { max },
-            State::Degraded if self.queues[side as usize].has_orphans() => AdmitError::Degraded,
+            _ if !self.queues[side as usize].is_open() => AdmitError::Degraded,
             State::Open | State::Degraded => AdmitError::Full,
         }
     }
@@ -246,6 +246,18 @@ impl Account {
             }
         }
         settled
+    }
+
+    /// Takes no work for one queue, while what it has goes on: the send queue failed alone (SQE).
+    pub fn hold(&mut self, side: Side) {
+        self.queues[side as usize].set_open(false);
+    }
+
+    /// Takes work for that queue again, unless the account was closed in the meantime.
+    pub fn release(&mut self, side: Side) {
+        if self.state == State::Open {
+            self.queues[side as usize].set_open(true);
+        }
     }
 
     /// Closes the gate, then fails what is in flight: now, or where its completions come, at the end of the wait for

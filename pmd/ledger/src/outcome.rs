@@ -25,6 +25,8 @@ impl Status {
 pub enum Cause {
     /// An asynchronous event.
     Event(EventKind),
+    /// Another submission failed, which ends the queue pair.
+    Completion(Status),
     /// No completion within the time that is given to the oldest submission.
     Deadline {
         /// That time, nanoseconds.
@@ -44,6 +46,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Event(kind) => write!(f, "asynchronous event {kind}"),
+            Self::Completion(Status(status)) => write!(f, "a request ended with status {status}"),
             Self::Deadline { limit_ns } => {
                 write!(f, "no completion for {} ms", limit_ns / 1_000_000)
             }
@@ -100,6 +103,10 @@ mod tests {
         assert_eq!(
             Cause::Deadline { limit_ns: 536_870_912 }.to_string(),
             "no completion for 536 ms"
+        );
+        assert_eq!(
+            Cause::Completion(Status::RETRY_EXC).to_string(),
+            "a request ended with status 12"
         );
         assert_eq!(Cause::PeerDead.to_string(), "the peer is gone");
     }

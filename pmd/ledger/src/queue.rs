@@ -16,7 +16,7 @@ pub enum AdmitError {
         /// The depth.
         max: u32,
     },
-    /// A submission was posted in part and has not settled yet.
+    /// Its queue takes nothing for now: a submission was posted in part and has not settled yet, or the send queue failed.
     #[error("the endpoint is degraded until what was posted in part has settled: try again later")]
     Degraded,
     /// The account is closed.
@@ -288,6 +288,10 @@ impl Queue {
         self.set_limit();
         self.check();
         failed
+    }
+
+    pub(crate) const fn is_open(&self) -> bool {
+        self.open
     }
 
     pub(crate) fn set_open(&mut self, open: bool) {

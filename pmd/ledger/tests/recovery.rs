@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 const POLICY: Policy = Policy {
     attempts: 30,
+    limit_ns: u64::MAX,
     drain_ns: 100,
     step_ns: 400,
     backoff: Backoff { first_ns: 50, max_ns: 300 },
@@ -193,6 +194,10 @@ impl World {
         for index in 0..2 {
             let random = self.random();
             if !self.calm && self.chance.one_in(300) && self.ends[index].qp != Qp::Reset {
+                // Whether something was done since it came up is chance, too.
+                if random.is_multiple_of(2) {
+                    self.ends[index].recovery.handle_progress(self.now);
+                }
                 self.ends[index].qp = Qp::Error;
                 self.ends[index].recovery.handle_failure(self.now, random, Failure::QueuePair);
             }
@@ -424,4 +429,66 @@ fn p24_attempts_are_counted_and_end() {
     assert_eq!(dials, usize::try_from(POLICY.attempts).unwrap());
     let most = u64::from(POLICY.attempts) * (POLICY.step_ns + POLICY.backoff.max_ns);
     assert!(now <= most, "{now}");
+}
+
+/// Brings a connection that failed up again at once, by what the peer says.
+fn comes_up(recovery: &mut Recovery, now: u64) {
+    recovery.handle_drained(now, 0);
+    let at = recovery.poll_timeout().expect("it waits for its next attempt");
+    recovery.handle_timeout(at, 0);
+    let generation = recovery.generation();
+    recovery.handle_message(at, 0, Message::Hello { generation });
+    recovery.handle_message(at, 0, Message::Ready { generation });
+    assert_eq!(recovery.stage(), Stage::Up);
+    actions(recovery);
+}
+
+/// RTS alone is no recovery: what fails again before anything was done counts on, and the time to recover is that of the
+/// first failure.
+#[test]
+fn a_connection_that_fails_again_has_not_recovered() {
+    let mut recovery = Recovery::new(Role::Leads, 1, POLICY);
+    assert_eq!(recovery.handle_progress(0), None, "nothing had failed");
+    recovery.handle_failure(1_000, 0, Failure::QueuePair);
+    comes_up(&mut recovery, 1_010);
+    recovery.handle_failure(1_500, 0, Failure::QueuePair);
+    recovery.handle_drained(1_500, u64::MAX);
+    let waits = recovery.poll_timeout().unwrap() - 1_500;
+    assert!(
+        waits >= POLICY.backoff.first_ns / 2,
+        "the second attempt is not made at once: {waits}"
+    );
+    comes_up(&mut recovery, 1_500);
+    assert_eq!(recovery.handle_progress(2_000), Some(1_000));
+    assert_eq!(recovery.handle_progress(2_001), None, "once");
+    // From then on it is another failure.
+    recovery.handle_failure(9_000, 0, Failure::QueuePair);
+    recovery.handle_drained(9_000, u64::MAX);
+    assert_eq!(recovery.poll_timeout(), Some(9_000), "the first attempt is made at once");
+    comes_up(&mut recovery, 9_000);
+    assert_eq!(recovery.handle_progress(9_030), Some(30));
+}
+
+/// However often it comes up: after the limit it is given up, unless something was done.
+#[test]
+fn a_recovery_ends_at_its_limit() {
+    let policy = Policy { limit_ns: 5_000, ..POLICY };
+    let mut recovery = Recovery::new(Role::Leads, 1, policy);
+    let mut now = 1_000;
+    while recovery.stage() != Stage::Down {
+        recovery.handle_failure(now, 7, Failure::QueuePair);
+        recovery.handle_drained(now, 7);
+        if let Some(at) = recovery.poll_timeout() {
+            recovery.handle_timeout(at, 7);
+            if recovery.stage() == Stage::Greeting {
+                let generation = recovery.generation();
+                recovery.handle_message(at, 7, Message::Hello { generation });
+                recovery.handle_message(at, 7, Message::Ready { generation });
+            }
+        }
+        now += 500;
+        assert!(now <= 7_000, "{recovery:?}");
+    }
+    let given_up = actions(&mut recovery).pop();
+    assert!(matches!(given_up, Some(Action::GiveUp { took_ns: 5_000.., .. })), "{given_up:?}");
 }

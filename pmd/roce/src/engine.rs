@@ -35,7 +35,7 @@ use crate::turn::{self, End};
 use crate::wire::DropReason;
 use crate::work::{AhId, RecvWr, SendWr};
 
-pub use config::{EngineConfig, Outstanding, QpView, SrqInit, SrqView};
+pub use config::{EngineConfig, QpView, SrqInit, SrqView};
 
 pub use crate::error::{DestroyError, PostRecvError, PostSendError, ResourceError};
 
@@ -83,17 +83,6 @@ impl Engine {
             recv_outstanding: qp.rq.len() + u32::from(qp.receive.open),
             recv_posted: qp.rq.posted(),
             memory_bytes: qp.memory_bytes(),
-        })
-    }
-
-    /// The requests of a queue pair that have not completed: those to send, then the receives of its own,
-    /// each oldest first.
-    pub fn outstanding(&self, qpn: Qpn) -> impl Iterator<Item = Outstanding> + '_ {
-        self.qps.get(qpn).into_iter().flat_map(|qp| {
-            let open = qp.receive.open.then_some(qp.receive.wr_id);
-            let receives = open.into_iter().chain(qp.rq.wr_ids());
-            let sends = qp.sq.wr_ids().map(Outstanding::Send);
-            sends.chain(receives.map(Outstanding::Receive))
         })
     }
 

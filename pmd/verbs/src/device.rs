@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time;
 
+use pmd_ledger::Switches;
 use pmd_mem::table::Retired;
 use pmd_mem::{
     Key, Memlock, MemoryTable, Numa, Region, RegionError, RegionSpec, Seal, memlock_limit,
@@ -70,6 +71,8 @@ pub struct DeviceConfig {
     pub memlock: Memlock,
     /// Capture of frames and faults of the wire; either forces packets.
     pub disturb: Disturb,
+    /// What asynchronous events do to the work of endpoints.
+    pub switches: Switches,
 }
 
 impl Default for DeviceConfig {
@@ -83,6 +86,7 @@ impl Default for DeviceConfig {
             lcores: 1,
             memlock: Memlock::Check,
             disturb: Disturb::default(),
+            switches: Switches::default(),
         }
     }
 }
@@ -162,6 +166,7 @@ struct Shared {
     journal: JournalReader,
     handover: Handover,
     disturbance: Disturbance,
+    switches: Switches,
     epoch: time::Instant,
     host: HostId,
 }
@@ -259,6 +264,7 @@ impl Device {
                 journal: JournalReader::new(name, time::SystemTime::now(), readers),
                 handover: Handover::new(prefix, config.lcores),
                 disturbance,
+                switches: config.switches,
                 epoch: time::Instant::now(),
                 host: HostId::of_this_process(),
             }),
@@ -362,6 +368,11 @@ impl Device {
     /// What went wrong with the file, such as a full disk.
     pub fn finish_capture(&self) -> Result<(), CaptureError> {
         self.shared.disturbance.finish()
+    }
+
+    /// What asynchronous events do to the work of endpoints.
+    pub(crate) fn switches(&self) -> Switches {
+        self.shared.switches
     }
 
     pub(crate) fn table(&self) -> &MemoryTable {

@@ -14,11 +14,14 @@ mod double;
 mod options;
 mod pending;
 mod queue_pair;
+mod reconnect;
 
 pub use double::{Double, double_pair};
 pub use options::EndpointOptions;
 pub use pending::QueuePairPending;
+pub use pmd_ledger::Replay;
 pub use queue_pair::QueuePairEndpoint;
+pub use reconnect::Reconnect;
 
 /// What an endpoint can do; constant for its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,6 +214,8 @@ pub struct Settled {
     pub len: u32,
     /// Immediate data of a received message.
     pub imm: Option<[u8; 4]>,
+    /// Whether it may be made again where it is not done: it can have taken effect all the same.
+    pub replay: Replay,
 }
 
 /// Something that concerns the connection as a whole.
@@ -286,6 +291,11 @@ pub trait Endpoint {
 
     /// Ends the connection: everything in flight settles as flushed at the next polls.
     fn close(&mut self);
+
+    /// The steps by which it comes back after a failure; none where it cannot.
+    fn reconnect(&mut self) -> Option<&mut dyn Reconnect> {
+        None
+    }
 
     /// Why the connection failed, in words, where the device knows more than a status.
     fn failure(&self) -> Option<String> {

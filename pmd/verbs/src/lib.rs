@@ -45,6 +45,7 @@ pub use journal::JournalReader;
 pub use mr::{Mr, RegisterError};
 pub use mw::Mw;
 pub use pd::Pd;
+pub use pmd_ledger as ledger;
 pub use pmd_observe::journal::By;
 pub use pmd_roce as roce;
 pub use pmd_roce::work::{

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use pmd_mem::{Hugepages, Numa, Region, RegionSpec, Seal};
 use pmd_verbs::endpoint::{
-    Endpoint, EndpointOptions, Local, Op, Outcome, Pending, Remote, Rights, Settled, SubmitError,
-    Token,
+    Endpoint, EndpointOptions, Local, Op, Outcome, Pending, Remote, Replay, Rights, Settled,
+    SubmitError, Token,
 };
 use pmd_verbs::{Context, Device, DeviceConfig, WireChoice};
 
@@ -89,7 +89,8 @@ fn every_operation(wire: WireChoice, path: &str) {
             .unwrap();
         let (sent, received) = pair.run(|a, b| a.len() == 1 && b.len() == 1);
         assert_eq!((sent[0].token, sent[0].outcome), (Token(1), Outcome::Done));
-        assert_eq!(received[0], Settled { token: Token(900), outcome: Outcome::Done, len, imm });
+        let (token, outcome, replay) = (Token(900), Outcome::Done, Replay::Again);
+        assert_eq!(received[0], Settled { token, outcome, len, imm, replay });
         assert!(far.eq_at(0, &pattern(len as usize, round)).unwrap());
     }
 

@@ -71,6 +71,13 @@ pub(crate) fn soft() -> DeviceSchema {
             .not_in_this_build(&["xdp", "dpdk"])
             .default("auto"),
         Key::flag("one_copy", "whether same-user peers may map each other's regions").default(true),
+        Key::flag("async_events", "whether asynchronous events of the device are looked at")
+            .default(true),
+        Key::flag(
+            "fail_on_async_event",
+            "whether a fatal event fails the work in flight, or is only logged",
+        )
+        .default(true),
         Key::text("interface", "network interface").only_when("wire", "xdp"),
         Key::text("port", "DPDK port, by PCI address").only_when("wire", "dpdk"),
         Key::text("vdev", "DPDK virtual device").only_when("wire", "dpdk"),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pmd_lcore::{Doorbells, Progress};
 use pmd_verbs::endpoint::{EndpointOptions, Pending};
+use pmd_verbs::ledger::Switches;
 use pmd_verbs::roce::ids::Instant;
 use pmd_verbs::{Context, DeviceConfig, Disturb, Doorbell, OpenError, WireChoice};
 
@@ -53,6 +54,11 @@ impl DeviceKind for Soft {
                 capture: request.capture.map(Into::into),
                 faults: request.faults.to_vec(),
                 ..Disturb::default()
+            },
+            switches: Switches {
+                events: settings.flag("async_events"),
+                fail: settings.flag("fail_on_async_event"),
+                ..Switches::default()
             },
             ..DeviceConfig::default()
         };

@@ -17,6 +17,9 @@
 //!
 //! **Ties.** When both sides fail together the one that *leads* proposes at once, and the other waits for it for a while
 //! before it proposes by itself. Proposals that cross all the same are settled by their generations.
+//!
+//! **Up is not yet well.** A path that is still dead lets both sides reach RTS, where the next request fails again. So a
+//! failure before anything was done ([`Recovery::handle_progress`]) goes on with the attempts and the time of the one before.
 
 mod backoff;
 mod message;
@@ -31,6 +34,8 @@ pub use message::{Message, leads};
 pub struct Policy {
     /// Attempts before it gives up.
     pub attempts: u32,
+    /// How long it tries from the failure on, until something is done again.
+    pub limit_ns: u64,
     /// How long flushed completions are waited for.
     pub drain_ns: u64,
     /// How long each answer of the peer is waited for, and the channel to it.
@@ -44,6 +49,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             attempts: 16,
+            limit_ns: u64::MAX,
             drain_ns: 1_000_000_000,
             step_ns: 1_000_000_000,
             backoff: Backoff { first_ns: 10_000_000, max_ns: 2_000_000_000 },
@@ -160,6 +166,8 @@ pub struct Recovery {
     offered: Option<u64>,
     attempt: u32,
     failed_ns: u64,
+    /// Something was done since it came up.
+    proven: bool,
     failure: Failure,
     channel: bool,
     actions: VecDeque<Action>,
@@ -178,6 +186,7 @@ impl Recovery {
             offered: None,
             attempt: 0,
             failed_ns: 0,
+            proven: true,
             failure: Failure::QueuePair,
             channel: true,
             actions: VecDeque::with_capacity(8),
@@ -214,6 +223,11 @@ impl Recovery {
                 if failure == Failure::QueuePair {
                     self.tell(Message::Failed { generation: self.generation });
                 }
+                if self.proven {
+                    self.begin(now_ns);
+                } else {
+                    self.attempt += 1;
+                }
                 self.drain(now_ns, failure);
             }
             Stage::Greeting | Stage::Ready => self.fail_attempt(now_ns, random, true),
@@ -222,10 +236,15 @@ impl Recovery {
         }
     }
 
-    fn drain(&mut self, now_ns: u64, failure: Failure) {
+    /// Another failure than any before: attempts and time count from here.
+    fn begin(&mut self, now_ns: u64) {
         self.failed_ns = now_ns;
-        self.failure = failure;
         self.attempt = 0;
+        self.proven = false;
+    }
+
+    fn drain(&mut self, now_ns: u64, failure: Failure) {
+        self.failure = failure;
         if failure == Failure::QueuePair {
             self.actions.push_back(Action::SetError);
         }
@@ -267,8 +286,26 @@ impl Recovery {
         self.wait(now_ns, random);
     }
 
-    /// In RESET: takes up what the peer proposed, or waits for the next attempt.
+    /// Something was done over the connection. How long after the failure that was, if it is the first since.
+    pub fn handle_progress(&mut self, now_ns: u64) -> Option<u64> {
+        if self.proven || self.stage != Stage::Up {
+            return None;
+        }
+        self.proven = true;
+        Some(now_ns.saturating_sub(self.failed_ns))
+    }
+
+    const fn is_spent(&self, now_ns: u64) -> bool {
+        self.attempt >= self.policy.attempts
+            || now_ns.saturating_sub(self.failed_ns) >= self.policy.limit_ns
+    }
+
+    /// In RESET: takes up what the peer proposed, or waits for the next attempt, if there is to be one.
     fn wait(&mut self, now_ns: u64, random: u64) {
+        if self.is_spent(now_ns) {
+            self.give_up(now_ns);
+            return;
+        }
         if let Some(generation) = self.offered.take().filter(|&offer| offer > self.generation) {
             self.greet(now_ns, generation);
             self.answer(now_ns);
@@ -280,7 +317,9 @@ impl Recovery {
             Role::Leads => 0,
             Role::Follows => self.policy.step_ns,
         };
-        self.enter(Stage::Waiting, now_ns.saturating_add(backoff).saturating_add(patience));
+        let until = now_ns.saturating_add(backoff).saturating_add(patience);
+        let limit = self.failed_ns.saturating_add(self.policy.limit_ns);
+        self.enter(Stage::Waiting, until.min(limit));
     }
 
     /// To INIT, and tells the peer.
@@ -318,11 +357,7 @@ impl Recovery {
         if began {
             self.actions.push_back(Action::Reset);
         }
-        if self.attempt >= self.policy.attempts {
-            self.give_up(now_ns);
-        } else {
-            self.wait(now_ns, random);
-        }
+        self.wait(now_ns, random);
     }
 
     fn give_up(&mut self, now_ns: u64) {
@@ -342,6 +377,7 @@ impl Recovery {
                 self.actions.push_back(Action::Abandon);
                 self.handle_drained(now_ns, random);
             }
+            Stage::Waiting if self.is_spent(now_ns) => self.give_up(now_ns),
             Stage::Waiting if self.channel => self.greet(now_ns, self.next),
             Stage::Waiting if self.role == Role::Leads => {
                 self.actions.push_back(Action::Dial);
@@ -415,7 +451,11 @@ impl Recovery {
                     return Heard::Stale;
                 }
                 match self.stage {
-                    Stage::Up => self.drain(now_ns, Failure::QueuePair),
+                    // The peer counts its own attempts.
+                    Stage::Up => {
+                        self.begin(now_ns);
+                        self.drain(now_ns, Failure::QueuePair);
+                    }
                     Stage::Greeting | Stage::Ready => self.fail_attempt(now_ns, random, false),
                     Stage::Draining | Stage::Waiting | Stage::Dialing | Stage::Down => {}
                 }
@@ -449,6 +489,7 @@ impl Recovery {
             // The peer has noticed what we have not.
             Stage::Up => {
                 self.offered = Some(generation);
+                self.begin(now_ns);
                 self.drain(now_ns, Failure::QueuePair);
             }
             Stage::Draining => {

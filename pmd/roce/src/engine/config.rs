@@ -1,6 +1,6 @@
 //! What an engine is made with, and what its objects look like from outside.
 
-use crate::ids::{CqId, Gid, PathMtu, PdId, WrId, XrcdId};
+use crate::ids::{CqId, Gid, PathMtu, PdId, XrcdId};
 use crate::limits::{ACK_REQUEST_EVERY, WINDOW_PACKETS};
 use crate::qp::attr::{QpAttr, QpInit};
 
@@ -109,13 +109,4 @@ pub struct QpView {
     pub recv_posted: u32,
     /// Bytes of memory it takes, queues included.
     pub memory_bytes: usize,
-}
-
-/// A request that was posted and has not completed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outstanding {
-    /// In the send queue.
-    Send(WrId),
-    /// In the receive queue, or taken from a shared one.
-    Receive(WrId),
 }

@@ -160,11 +160,6 @@ impl RecvQueue {
         true
     }
 
-    /// Every receive that is posted, oldest first.
-    pub(crate) fn wr_ids(&self) -> impl Iterator<Item = WrId> {
-        (0..self.len()).map(|nth| self.wqes[self.index(self.head.wrapping_add(nth))].wr_id)
-    }
-
     /// Takes the oldest receive for a completion without data.
     pub(crate) fn flush_one(&mut self) -> Option<WrId> {
         if self.is_empty() {

@@ -440,12 +440,6 @@ impl SendQueue {
         moves
     }
 
-    /// Every request that has not completed, oldest first.
-    pub(crate) fn wr_ids(&self) -> impl Iterator<Item = WrId> {
-        let count = self.tail.wrapping_sub(self.head);
-        (0..count).map(|nth| self.wqes[self.index(self.head.wrapping_add(nth))].wr_id)
-    }
-
     /// The requests before `next`: sent, and not gone back to.
     pub(crate) fn sent(&self) -> impl Iterator<Item = &SendWqe> {
         let count = self.next.wrapping_sub(self.head);

@@ -12,7 +12,7 @@ use pmd_mem::Region;
 
 use super::{
     Caps, Endpoint, EndpointEvent, Local, LocalKey, MemoryError, Op, Outcome, Remote, RemoteKey,
-    RemoteRef, Rights, Settled, StatusDetail, SubmitError, Token,
+    RemoteRef, Replay, Rights, Settled, StatusDetail, SubmitError, Token,
 };
 
 /// What a reference of the double starts with; the rest is the region's name and the range.
@@ -74,7 +74,9 @@ impl Side {
         len: u32,
         imm: Option<[u8; 4]>,
     ) {
-        self.settled.push_back((Settled { token, outcome, len, imm }, queue));
+        // Who cannot tell what failed does not have it made again.
+        let replay = if queue == Queue::Recv { Replay::Again } else { Replay::Never };
+        self.settled.push_back((Settled { token, outcome, len, imm, replay }, queue));
     }
 
     /// Puts one message into one receive. Returns how the sender fares.
@@ -172,8 +174,13 @@ impl Double {
     fn send(&self, message: Message, token: Token) {
         let sides = &mut *self.sides.borrow_mut();
         sides[self.me].in_flight += 1;
-        let callback: Callback =
-            Box::new(move |outcome| Settled { token, outcome, len: 0, imm: None });
+        let callback: Callback = Box::new(move |outcome| Settled {
+            token,
+            outcome,
+            len: 0,
+            imm: None,
+            replay: Replay::Never,
+        });
         sides[1 - self.me].unexpected.push_back((message, callback));
         meet(sides, 1 - self.me);
     }

@@ -1,11 +1,16 @@
 //! [`Endpoint`] over a connected verbs queue pair.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use pmd_ledger::{
+    Account, AdmitError, Cause, Depths, EventKind, Flushes, Identity, Replay, Side, State, Status,
+    Submission, Ticket,
+};
 use pmd_mem::Region;
 use pmd_observe::journal::By;
-use pmd_roce::engine::{Outstanding, PostRecvError, PostSendError};
+use pmd_roce::engine::{PostRecvError, PostSendError};
 use pmd_roce::event::AsyncEvent;
 use pmd_roce::ids::{Qpn, Rkey, WrId};
 use pmd_roce::qp::attr::{QpAttr, QpCap};
@@ -17,15 +22,15 @@ use pmd_roce::work::{
 
 use super::options::EndpointOptions;
 use super::{
-    Caps, ConnectError, Endpoint, EndpointEvent, Local, LocalKey, MemoryError, Op, Outcome, Remote,
-    RemoteKey, RemoteRef, Rights, Settled, StatusDetail, SubmitError, Token,
+    Caps, ConnectError, Endpoint, EndpointEvent, Local, LocalKey, MemoryError, Op, Outcome,
+    Reconnect, Remote, RemoteKey, RemoteRef, Rights, Settled, StatusDetail, SubmitError, Token,
 };
+use crate::connect::Hello;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::qp::{Qp, QpOptions};
-use crate::soft::Core;
 use crate::transport::{Rc, Uc};
 
 /// Completions taken from the queue at a time.
@@ -48,12 +53,45 @@ impl Held {
         }
     }
 
+    pub(crate) fn state(&self) -> QpState {
+        match self {
+            Self::Rc(qp) => qp.state(),
+            Self::Uc(qp) => qp.state(),
+        }
+    }
+
     pub(crate) fn modify(&self, by: By, attr: &QpAttr, mask: AttrMask) -> Result<(), ConnectError> {
         let modified = match self {
             Self::Rc(qp) => qp.modify_by(by, attr, mask),
             Self::Uc(qp) => qp.modify_by(by, attr, mask),
         };
         modified.map_err(|e| ConnectError::Device(e.to_string()))
+    }
+
+    /// A queue pair whose requests all complete to one queue.
+    pub(super) fn create(
+        pd: &Pd,
+        cq: &Cq,
+        options: &EndpointOptions,
+    ) -> Result<Self, ConnectError> {
+        let cap = QpCap {
+            max_send_wr: options.depth,
+            max_recv_wr: options.recv_depth,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: options.inline,
+        };
+        let create =
+            QpOptions { send_cq: cq, recv_cq: cq, srq: None, xrcd: None, cap, signal_all: true };
+        let created = match options.transport {
+            Transport::Rc => pd.create_qp(&create).map(Self::Rc),
+            Transport::Uc => pd.create_qp(&create).map(Self::Uc),
+            other => {
+                let text = format!("an endpoint is RC or UC, not {other}");
+                return Err(ConnectError::Device(text));
+            }
+        };
+        created.map_err(|error| ConnectError::Device(error.to_string()))
     }
 }
 
@@ -68,45 +106,36 @@ struct Imported {
 /// One connection of a verbs device.
 #[derive(Debug)]
 pub struct QueuePairEndpoint {
-    cx: Context,
-    pd: Pd,
-    cq: Cq,
+    pub(super) cx: Context,
+    pub(super) pd: Pd,
+    pub(super) cq: Cq,
     pub(crate) qp: Held,
+    pub(super) options: EndpointOptions,
+    /// What this side last told the peer about itself.
+    pub(super) hello: Hello,
     caps: Caps,
-    /// Operations that have not been reported: no more than the depth, whatever the queues have room for, so that the
-    /// completion queue holds what can complete.
-    sends: u32,
-    /// The same of receives.
-    receives: u32,
+    /// What is in flight: no more than the depth, whatever the queues have room for, so that the completion queue holds
+    /// what can complete.
+    pub(super) account: Account,
+    /// What ended without a completion, until somebody polls.
+    pub(super) ended: VecDeque<Settled>,
     /// Registered for local use, by [`LocalKey`].
     local: Vec<Mr>,
     /// Registered for the peer; kept for the life of the connection.
     exported: Vec<Mr>,
     imported: Vec<Imported>,
-    failed: Option<String>,
-    path: &'static str,
+    pub(super) failed: Option<String>,
+    device_failed: bool,
+    closed: bool,
+    pub(super) path: &'static str,
 }
 
 impl QueuePairEndpoint {
     pub(crate) fn create(cx: &Context, options: &EndpointOptions) -> Result<Self, ConnectError> {
-        let device = |e: String| ConnectError::Device(e);
         let pd = cx.alloc_pd();
         let cq_depth = options.cq_depth.unwrap_or(options.depth + options.recv_depth);
-        let cq = cx.create_cq(cq_depth).map_err(|e| device(e.to_string()))?;
-        let cap = QpCap {
-            max_send_wr: options.depth,
-            max_recv_wr: options.recv_depth,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: options.inline,
-        };
-        let create =
-            QpOptions { send_cq: &cq, recv_cq: &cq, srq: None, xrcd: None, cap, signal_all: true };
-        let qp = match options.transport {
-            Transport::Rc => Held::Rc(pd.create_qp(&create).map_err(|e| device(e.to_string()))?),
-            Transport::Uc => Held::Uc(pd.create_qp(&create).map_err(|e| device(e.to_string()))?),
-            other => return Err(device(format!("an endpoint is RC or UC, not {other}"))),
-        };
+        let cq = cx.create_cq(cq_depth).map_err(|e| ConnectError::Device(e.to_string()))?;
+        let qp = Held::create(&pd, &cq, options)?;
         let reliable = options.transport == Transport::Rc;
         let caps = Caps {
             write: true,
@@ -118,28 +147,48 @@ impl QueuePairEndpoint {
             inline: options.inline,
             status: StatusDetail::Exact,
         };
+        let hello = Self::introduce(cx, options, qp.number());
+        let depths = Depths { send: options.depth, recv: options.recv_depth };
+        // Its completion queue is its own, so that no ticket of another account can appear in it. Retries bound how long
+        // the device takes.
+        let account = Account::new(0, identity(cx, &qp, &cq), depths, None);
         Ok(Self {
             cx: cx.clone(),
             pd,
             cq,
             qp,
+            options: *options,
+            hello,
             caps,
-            sends: 0,
-            receives: 0,
+            account,
+            ended: VecDeque::new(),
             local: Vec::new(),
             exported: Vec::new(),
             imported: Vec::new(),
             failed: None,
+            device_failed: false,
+            closed: false,
             path: "none",
         })
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        identity(&self.cx, &self.qp, &self.cq)
     }
 
     pub(crate) fn connected(&mut self, shares_memory: bool) {
         self.path = if shares_memory { "local" } else { "packet" };
     }
 
-    pub(crate) fn fail(&mut self, reason: String) {
-        self.failed.get_or_insert(reason);
+    pub(super) fn now(&self) -> u64 {
+        self.cx.device().now().0
+    }
+
+    /// Closes admission, and fails what is in flight: when its completions have come, or now where none can.
+    pub(super) fn fail(&mut self, cause: Cause, flushes: Flushes) {
+        let now = self.now();
+        let ended = &mut self.ended;
+        self.account.fail(now, cause, flushes, |end| ended.push_back(flushed(&end)));
     }
 
     fn sge(&self, local: Local) -> Result<Sge, SubmitError> {
@@ -161,12 +210,17 @@ impl QueuePairEndpoint {
         Ok(RemoteAddr { addr: imported.addr.wrapping_add(remote.offset), rkey: imported.rkey })
     }
 
-    fn post_send(&mut self, op: SendOp, data: Data<'_>, token: Token) -> Result<(), SubmitError> {
-        if self.sends == self.caps.depth {
-            return Err(SubmitError::Full);
-        }
+    fn post_send(
+        &mut self,
+        op: SendOp,
+        data: Data<'_>,
+        token: Token,
+        replay: Replay,
+    ) -> Result<(), SubmitError> {
+        let submission = Submission { replay, ..Submission::one(token.0) };
+        let ticket = self.account.admit(Side::Send, submission).map_err(refusal)?;
         let wr = SendWr {
-            wr_id: WrId(token.0),
+            wr_id: WrId(ticket.0),
             op,
             data,
             flags: SendFlags::SIGNALED,
@@ -175,8 +229,13 @@ impl QueuePairEndpoint {
         };
         let qpn = self.qp.number();
         let posted = self.cx.with(|core| core.engine.post_send(qpn, &wr));
-        self.sends += u32::from(posted.is_ok());
-        posted.map_err(|error| match error {
+        posted.map_err(|error| self.not_sent(ticket, error))
+    }
+
+    #[cold]
+    fn not_sent(&mut self, ticket: Ticket, error: PostSendError) -> SubmitError {
+        self.account.withdraw(ticket);
+        match error {
             PostSendError::Full => SubmitError::Full,
             PostSendError::NotReady(_)
             | PostSendError::NoSuchQp(_)
@@ -187,48 +246,121 @@ impl QueuePairEndpoint {
                 SubmitError::Unsupported(what)
             }
             PostSendError::TooManySges { .. } => SubmitError::Unsupported("more than one element"),
+        }
+    }
+
+    fn post_recv(&mut self, into: Local, token: Token) -> Result<(), SubmitError> {
+        let sge = self.sge(into)?;
+        let submission = Submission { replay: Replay::Again, ..Submission::one(token.0) };
+        let ticket = self.account.admit(Side::Recv, submission).map_err(refusal)?;
+        let wr = RecvWr { wr_id: WrId(ticket.0), sges: &[sge] };
+        let qpn = self.qp.number();
+        let posted = self.cx.with(|core| core.engine.post_recv(qpn, &wr));
+        posted.map_err(|error| {
+            self.account.withdraw(ticket);
+            match error {
+                PostRecvError::Full => SubmitError::Full,
+                PostRecvError::NotReady(_)
+                | PostRecvError::NoSuchQp(_)
+                | PostRecvError::DeviceFatal => SubmitError::Degraded,
+                _ => SubmitError::Unsupported("receives on this queue pair"),
+            }
         })
     }
 
-    /// Ends what was in flight when the device failed: no completion will.
-    fn settle_lost(&mut self, sink: &mut dyn FnMut(Settled)) -> usize {
-        let qpn = self.qp.number();
-        let is_own = |(lost, _): &mut (Qpn, Outstanding)| *lost == qpn;
-        let lost: Vec<_> = self.cx.with(|core| match core.limbo.is_empty() {
-            true => Vec::new(),
-            false => core.limbo.extract_if(.., is_own).collect(),
-        });
-        for (_, request) in &lost {
-            let (queue, WrId(token)) = match request {
-                Outstanding::Send(wr_id) => (&mut self.sends, *wr_id),
-                Outstanding::Receive(wr_id) => (&mut self.receives, *wr_id),
-            };
-            *queue = queue.saturating_sub(1);
-            let (outcome, len, imm) = (Outcome::Flushed, 0, None);
-            sink(Settled { token: Token(token), outcome, len, imm });
-        }
-        lost.len()
-    }
-
-    fn settle(&mut self, completion: &Completion) -> Settled {
+    /// Takes a completion. One that nothing in flight waits for is late, and changes nothing.
+    #[inline]
+    fn settle(&mut self, completion: &Completion, sink: &mut dyn FnMut(Settled)) -> bool {
         let outcome = match completion.status {
             WcStatus::Success => Outcome::Done,
-            WcStatus::WrFlush => Outcome::Flushed,
             status => {
-                self.fail(format!("{:?} failed: {status}", completion.opcode));
-                Outcome::Failed(status)
+                if self.account.record(Ticket(completion.wr_id.0)).is_none() {
+                    return false;
+                }
+                self.failure(completion, status)
             }
         };
         let received = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm);
-        let queue = if received { &mut self.receives } else { &mut self.sends };
-        *queue = queue.saturating_sub(1);
-        Settled {
-            token: Token(completion.wr_id.0),
-            outcome,
-            len: completion.byte_len,
-            imm: completion.imm().filter(|_| received).map(|imm| imm.0),
-        }
+        let imm = completion.imm().filter(|_| received).map(|imm| imm.0);
+        let (ticket, status) = (Ticket(completion.wr_id.0), Status(completion.status as u8));
+        // All that is submitted is signalled: a completion settles its own submission alone.
+        self.account.settle(ticket, status, |end| {
+            let (token, replay) = (Token(end.token), end.replay);
+            sink(Settled { token, outcome, len: completion.byte_len, imm, replay });
+        })
     }
+
+    /// Something failed: nothing more is taken, before anybody hears of it.
+    #[cold]
+    fn failure(&mut self, completion: &Completion, status: WcStatus) -> Outcome {
+        let drain = self.cx.device().switches().drain_ns;
+        if self.qp.state() == QpState::Sqe {
+            self.account.hold(Side::Send);
+        } else {
+            self.fail(Cause::Completion(Status(status as u8)), Flushes::Within(drain));
+        }
+        if status == WcStatus::WrFlush {
+            return Outcome::Flushed;
+        }
+        self.failed.get_or_insert_with(|| format!("{:?} failed: {status}", completion.opcode));
+        Outcome::Failed(status)
+    }
+
+    /// Reports what ended without a completion.
+    #[cold]
+    fn settle_rest(&mut self, sink: &mut dyn FnMut(Settled)) -> usize {
+        let now = self.now();
+        let ended = &mut self.ended;
+        self.account.handle_timeout(now, |end| ended.push_back(flushed(&end)));
+        let count = ended.len();
+        ended.drain(..).for_each(sink);
+        count
+    }
+
+    /// The next event that concerns this connection.
+    fn next_event(&mut self) -> Option<AsyncEvent> {
+        if !self.device_failed && self.cx.with(|core| core.engine.is_fatal()) {
+            self.device_failed = true;
+            return Some(AsyncEvent::DeviceFatal);
+        }
+        let (qpn, cq) = (self.qp.number(), self.cq.id());
+        let is_ours = |event: &AsyncEvent| match *event {
+            AsyncEvent::CqErr(id) => id == cq,
+            event => event.qpn() == Some(qpn),
+        };
+        self.cx.with(|core| core.take_event(is_ours))
+    }
+}
+
+fn identity(cx: &Context, qp: &Held, cq: &Cq) -> Identity {
+    let (context, qpn, cq) = (cx.lcore(), qp.number().value(), cq.id().0);
+    Identity { context, qpn, send_cq: cq, recv_cq: cq, srq: None, wq: None }
+}
+
+/// A submission that ended without a completion.
+fn flushed(end: &pmd_ledger::Settled) -> Settled {
+    let (token, replay) = (Token(end.token), end.replay);
+    Settled { token, outcome: Outcome::Flushed, len: 0, imm: None, replay }
+}
+
+#[cold]
+fn refusal(error: AdmitError) -> SubmitError {
+    match error {
+        AdmitError::Full | AdmitError::Size { .. } => SubmitError::Full,
+        AdmitError::Degraded | AdmitError::Closed(_) | AdmitError::Stale => SubmitError::Degraded,
+    }
+}
+
+/// What a fatal event means, in words.
+fn words(event: AsyncEvent) -> Option<&'static str> {
+    Some(match event {
+        AsyncEvent::QpFatal(_) => "the queue pair failed on this side",
+        AsyncEvent::QpReqErr(_) => "the peer sent a request that this queue pair does not allow",
+        AsyncEvent::QpAccessErr(_) => "the peer broke the rights of this side's memory",
+        AsyncEvent::CqErr(_) => "the completion queue overran",
+        AsyncEvent::DeviceFatal => "the device failed",
+        _ => return None,
+    })
 }
 
 impl Endpoint for QueuePairEndpoint {
@@ -292,53 +424,38 @@ impl Endpoint for QueuePairEndpoint {
     }
 
     fn submit(&mut self, op: Op<'_>, token: Token) -> Result<(), SubmitError> {
-        if self.failed.is_some() {
-            return Err(SubmitError::Degraded);
-        }
+        use Replay::{Again, Never};
         let send = |imm: Option<[u8; 4]>| imm.map_or(SendOp::Send, |imm| SendOp::SendImm(Imm(imm)));
         match op {
             Op::Send { from, imm } => {
-                self.post_send(send(imm), Data::Sges(&[self.sge(from)?]), token)
+                self.post_send(send(imm), Data::Sges(&[self.sge(from)?]), token, Never)
             }
             Op::SendInline { bytes, imm } => {
-                self.post_send(send(imm), Data::Inline(&[bytes]), token)
+                self.post_send(send(imm), Data::Inline(&[bytes]), token, Never)
             }
-            Op::Recv { into } => {
-                if self.receives == self.caps.recv_depth {
-                    return Err(SubmitError::Full);
-                }
-                let wr = RecvWr { wr_id: WrId(token.0), sges: &[self.sge(into)?] };
-                let qpn = self.qp.number();
-                let posted = self.cx.with(|core| core.engine.post_recv(qpn, &wr));
-                self.receives += u32::from(posted.is_ok());
-                posted.map_err(|error| match error {
-                    PostRecvError::Full => SubmitError::Full,
-                    PostRecvError::NotReady(_)
-                    | PostRecvError::NoSuchQp(_)
-                    | PostRecvError::DeviceFatal => SubmitError::Degraded,
-                    _ => SubmitError::Unsupported("receives on this queue pair"),
-                })
-            }
+            Op::Recv { into } => self.post_recv(into, token),
             Op::Write { from, to, imm } => {
                 let at = self.remote(to, from.len)?;
-                let op = imm.map_or(SendOp::Write(at), |imm| SendOp::WriteImm(at, Imm(imm)));
-                self.post_send(op, Data::Sges(&[self.sge(from)?]), token)
+                let (op, replay) = match imm {
+                    None => (SendOp::Write(at), Again),
+                    // It tells the peer, which must not be told twice.
+                    Some(imm) => (SendOp::WriteImm(at, Imm(imm)), Never),
+                };
+                self.post_send(op, Data::Sges(&[self.sge(from)?]), token, replay)
             }
             Op::Read { into, from } => {
                 let at = self.remote(from, into.len)?;
-                self.post_send(SendOp::Read(at), Data::Sges(&[self.sge(into)?]), token)
+                self.post_send(SendOp::Read(at), Data::Sges(&[self.sge(into)?]), token, Again)
             }
             Op::CompareSwap { into, at, compare, swap } => {
                 let at = self.remote(at, 8)?;
-                self.post_send(
-                    SendOp::CompareSwap { at, compare, swap },
-                    Data::Sges(&[self.sge(into)?]),
-                    token,
-                )
+                let op = SendOp::CompareSwap { at, compare, swap };
+                self.post_send(op, Data::Sges(&[self.sge(into)?]), token, Never)
             }
             Op::FetchAdd { into, at, add } => {
                 let at = self.remote(at, 8)?;
-                self.post_send(SendOp::FetchAdd { at, add }, Data::Sges(&[self.sge(into)?]), token)
+                let op = SendOp::FetchAdd { at, add };
+                self.post_send(op, Data::Sges(&[self.sge(into)?]), token, Never)
             }
         }
     }
@@ -355,49 +472,61 @@ impl Endpoint for QueuePairEndpoint {
             // Copied out first: the sink may use other objects of this lcore.
             let mut batch = ArrayVec::<Completion, BATCH>::new();
             self.cx.with(|core| core.cqs.take(self.cq.id(), BATCH, &mut batch));
-            count += batch.len();
-            let last = batch.len() < BATCH;
-            if batch.is_empty() {
-                count += self.settle_lost(sink);
-            }
             for completion in &batch {
-                sink(self.settle(completion));
+                count += usize::from(self.settle(completion, sink));
             }
-            if last {
-                return count;
+            if batch.len() < BATCH {
+                break;
             }
         }
+        if !matches!(self.account.state(), State::Open) || !self.ended.is_empty() {
+            count += self.settle_rest(sink);
+        }
+        count
     }
 
     fn event(&mut self) -> Option<EndpointEvent> {
-        let qpn = self.qp.number();
-        if self.failed.is_none() && self.cx.with(|core| core.engine.is_fatal()) {
-            let why = "the device failed";
-            self.fail(why.into());
-            return Some(EndpointEvent::Failed(why));
+        let switches = self.cx.device().switches();
+        if !switches.events || self.closed {
+            return None;
         }
         loop {
-            let event = self.cx.with(|core| core.take_event(|event| Core::concerns(event, qpn)))?;
-            let why = match event {
-                AsyncEvent::QpFatal(_) => "the queue pair failed on this side",
-                AsyncEvent::QpReqErr(_) => {
-                    "the peer sent a request that this queue pair does not allow"
-                }
-                AsyncEvent::QpAccessErr(_) => "the peer broke the rights of this side's memory",
-                _ => continue,
-            };
-            self.fail(why.into());
+            let event = self.next_event()?;
+            let Some(why) = words(event) else { continue };
+            let Identity { context, qpn, send_cq, .. } = *self.account.identity();
+            let on = if matches!(event, AsyncEvent::CqErr(_)) { send_cq } else { qpn };
+            let kind = EventKind::from_number(event.number());
+            let event = pmd_ledger::Event { context, kind, on };
+            let now = self.now();
+            let ended = &mut self.ended;
+            let push = |end: pmd_ledger::Settled| ended.push_back(flushed(&end));
+            if self.account.handle_event(now, &event, switches, push).is_none() {
+                tracing::warn!(
+                    "{kind} on queue pair {qpn:#x}: {why}; no work fails by events here"
+                );
+                continue;
+            }
+            self.failed.get_or_insert_with(|| why.into());
             return Some(EndpointEvent::Failed(why));
         }
     }
 
     fn close(&mut self) {
-        self.fail("closed".into());
-        // An error means that it is in Error, or back in RESET, already.
+        // Events come first: nobody is told of the end of what is being taken down.
+        self.closed = true;
+        self.failed.get_or_insert_with(|| "closed".into());
+        let drain = self.cx.device().switches().drain_ns;
+        self.fail(Cause::Closed, Flushes::Within(drain));
         if let Err(error) = self.qp.modify(By::Close, &QpAttr::new(QpState::Error), AttrMask::STATE)
         {
+            // It is back in RESET, from where no completion comes.
             tracing::debug!("closing {}: {error}", self.qp.number());
+            self.fail(Cause::Closed, Flushes::Never);
         }
+    }
+
+    fn reconnect(&mut self) -> Option<&mut dyn Reconnect> {
+        (!self.device_failed && !self.closed).then_some(self)
     }
 
     fn failure(&self) -> Option<String> {

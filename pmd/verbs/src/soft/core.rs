@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pmd_roce::engine::{Engine, Outstanding};
+use pmd_roce::engine::Engine;
 use pmd_roce::event::{AsyncEvent, EventScope};
 use pmd_roce::ids::{Gid, Instant, Qpn};
 use pmd_roce::qp::attr::ModifyQpError;
@@ -48,8 +48,6 @@ pub(crate) struct Core {
     pub(crate) handover: Handover,
     pub(crate) events: VecDeque<AsyncEvent>,
     pub(crate) lost_events: u64,
-    /// What was in flight when the device failed, for whoever must end it without a completion.
-    pub(crate) limbo: Vec<(Qpn, Outstanding)>,
     /// What is known of queue pairs beside what the engine knows.
     pub(crate) roll: Roll,
     /// Events that consumers took and did not acknowledge yet.
@@ -104,7 +102,6 @@ impl Core {
             handover,
             events: VecDeque::with_capacity(MAX_EVENTS),
             lost_events: 0,
-            limbo: Vec::new(),
             roll: Roll::default(),
             taken: Arc::default(),
             groups: Vec::new(),
@@ -267,7 +264,6 @@ impl Core {
         );
         // Who takes events later shall not learn of it.
         self.forget(EventScope::Qp(qpn));
-        self.limbo.retain(|(lost, _)| *lost != qpn);
         self.engine.publish(&mut self.peers);
     }
 
@@ -284,12 +280,8 @@ impl Core {
         result
     }
 
-    /// Fails the device, and remembers what no completion will tell of.
+    /// Fails the device: no completion comes any more.
     pub(crate) fn fail_device(&mut self) {
-        let engine = &self.engine;
-        for (qpn, ..) in engine.queue_pairs() {
-            self.limbo.extend(engine.outstanding(qpn).map(|request| (qpn, request)));
-        }
         self.command(|engine, cqs| engine.fail_device(cqs));
     }
 
@@ -384,10 +376,5 @@ impl Core {
             left.map_err(|error| JoinGroupError::Wire(error.to_string()))?;
         }
         Ok(())
-    }
-
-    /// Whether the event is about this queue pair.
-    pub(crate) fn concerns(event: &AsyncEvent, qpn: Qpn) -> bool {
-        event.qpn() == Some(qpn)
     }
 }

@@ -21,6 +21,7 @@ mod log;
 mod memlock;
 mod mtu;
 mod receives;
+mod reconnect;
 mod scale;
 mod shared;
 mod states;

@@ -1,0 +1,240 @@
+//! Bringing a queue pair up, and up again after a failure: the steps, each of them one edge of the state table.
+
+use pmd_ledger::recovery::Failure;
+use pmd_ledger::{Cause, Flushes, Side};
+use pmd_observe::journal::By;
+use pmd_roce::ids::{PathMtu, Qpn};
+use pmd_roce::qp::attr::{AddressVector, QpAttr};
+use pmd_roce::qp::state::{AttrMask, QpState, Transport};
+use pmd_roce::work::Access;
+
+use super::ConnectError;
+use super::options::EndpointOptions;
+use super::queue_pair::{Held, QueuePairEndpoint};
+use crate::connect::{Hello, PathWish};
+use crate::context::Context;
+
+/// The steps by which a failed connection comes back, on the same queue pair. Who takes them in which order is
+/// [`Recovery`](pmd_ledger::recovery::Recovery); what is in flight settles by [`Endpoint::poll`](super::Endpoint::poll) all the
+/// while.
+pub trait Reconnect {
+    /// What failed: the queue pair, or only its send queue.
+    fn failure(&self) -> Failure;
+
+    /// Closes admission, then brings the queue pair to Error, where what is in flight is flushed.
+    ///
+    /// # Errors
+    /// [`ConnectError::Device`] when it does not show Error afterwards.
+    fn set_error(&mut self) -> Result<(), ConnectError>;
+
+    /// Whether nothing is in flight any more, in the queues that failed.
+    fn is_drained(&self) -> bool;
+
+    /// Fails what is in flight: nobody waits for completions any more. Late ones change nothing.
+    fn abandon(&mut self);
+
+    /// To RESET. Receives are gone with everything else.
+    ///
+    /// # Errors
+    /// [`ConnectError::Device`].
+    fn reset(&mut self) -> Result<(), ConnectError>;
+
+    /// Destroys the queue pair and creates another, where it refuses to go where it must.
+    ///
+    /// # Errors
+    /// [`ConnectError::Device`].
+    fn recreate(&mut self) -> Result<(), ConnectError>;
+
+    /// Looks up again what may have changed, address and MTU, and chooses another first PSN.
+    ///
+    /// # Errors
+    /// [`ConnectError::Device`] when the address is nowhere in the device's table.
+    fn refresh(&mut self) -> Result<(), ConnectError>;
+
+    /// To INIT: from here on receives are taken.
+    ///
+    /// # Errors
+    /// [`ConnectError::Device`].
+    fn init(&mut self) -> Result<(), ConnectError>;
+
+    /// What the peer must know to reach the queue pair.
+    fn hello(&self) -> Vec<u8>;
+
+    /// To RTR, toward the peer whose hello this is.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    fn rtr(&mut self, peer: &[u8]) -> Result<(), ConnectError>;
+
+    /// To RTS, toward the same peer: all work is taken again.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    fn rts(&mut self, peer: &[u8]) -> Result<(), ConnectError>;
+
+    /// From SQE back to RTS.
+    ///
+    /// # Errors
+    /// [`ConnectError::Device`].
+    fn sqe_to_rts(&mut self) -> Result<(), ConnectError>;
+}
+
+impl QueuePairEndpoint {
+    /// What this side tells a peer.
+    pub(super) fn introduce(cx: &Context, options: &EndpointOptions, qpn: Qpn) -> Hello {
+        let mut hello = cx.hello(options.transport, qpn);
+        hello.mtu = options.mtu.unwrap_or(PathMtu::B4096).min(hello.mtu);
+        hello.responder_resources = options.rd_atomic;
+        hello.initiator_depth = options.rd_atomic;
+        hello
+    }
+
+    pub(super) fn enter_init(&self, by: By) -> Result<(), ConnectError> {
+        let mut init = QpAttr::new(QpState::Init);
+        init.access = Access::REMOTE_WRITE;
+        if self.options.transport == Transport::Rc {
+            init.access |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        }
+        self.qp.modify(
+            by,
+            &init,
+            AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
+        )
+    }
+
+    /// Port and index of this side's address in the device's table, which may have moved.
+    fn source(&self) -> Result<(u8, u8), ConnectError> {
+        let gid = self.hello.gid;
+        let found = self.cx.with(|core| core.engine.find_gid(gid));
+        found.ok_or_else(|| {
+            let name = self.cx.device().name();
+            ConnectError::Device(format!("{name}: the address {gid} is not in the table any more"))
+        })
+    }
+
+    /// Toward a peer. Returns whether the path is shared memory.
+    pub(super) fn enter_rtr(&mut self, by: By, peer: &Hello) -> Result<bool, ConnectError> {
+        let Hello { transport, mtu, .. } = self.hello;
+        if peer.transport != transport {
+            let (ours, theirs) = (transport.to_string(), peer.transport.to_string());
+            return Err(ConnectError::Mismatch { what: "transport", ours, theirs });
+        }
+        let (port, sgid_index) = self.source()?;
+        let path = self.cx.path(&self.hello, peer)?;
+        let mut rtr = QpAttr::new(QpState::Rtr);
+        rtr.av = AddressVector { port, sgid_index, ..path };
+        rtr.path_mtu = mtu.min(peer.mtu);
+        rtr.dest_qpn = peer.qpn;
+        rtr.rq_psn = peer.psn;
+        let mut mask = AttrMask::STATE
+            | AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN;
+        if self.options.transport == Transport::Rc {
+            rtr.max_dest_rd_atomic = self.options.rd_atomic;
+            rtr.min_rnr_timer = self.options.min_rnr_timer;
+            mask |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+        }
+        self.qp.modify(by, &rtr, mask)?;
+        let shares_memory = path.link.is_some();
+        self.connected(shares_memory);
+        Ok(shares_memory)
+    }
+
+    pub(super) fn enter_rts(&self, by: By, peer: &Hello) -> Result<(), ConnectError> {
+        let mut rts = QpAttr::new(QpState::Rts);
+        rts.sq_psn = self.hello.psn;
+        let mut mask = AttrMask::STATE | AttrMask::SQ_PSN;
+        if self.options.transport == Transport::Rc {
+            rts.max_rd_atomic = self.options.rd_atomic.min(peer.responder_resources);
+            rts.timeout = self.options.timeout;
+            rts.retry_cnt = self.options.retry_cnt;
+            rts.rnr_retry = self.options.rnr_retry;
+            mask |= AttrMask::MAX_QP_RD_ATOMIC
+                | AttrMask::TIMEOUT
+                | AttrMask::RETRY_CNT
+                | AttrMask::RNR_RETRY;
+        }
+        self.qp.modify(by, &rts, mask)
+    }
+}
+
+impl Reconnect for QueuePairEndpoint {
+    fn failure(&self) -> Failure {
+        match self.qp.state() {
+            QpState::Sqe => Failure::SendQueue,
+            _ => Failure::QueuePair,
+        }
+    }
+
+    fn set_error(&mut self) -> Result<(), ConnectError> {
+        // Where this side had noticed something itself, that remains the cause.
+        let drain = self.cx.device().switches().drain_ns;
+        self.fail(Cause::PeerFailed, Flushes::Within(drain));
+        self.qp.modify(By::Recovery, &QpAttr::new(QpState::Error), AttrMask::STATE)?;
+        match self.qp.state() {
+            QpState::Error => Ok(()),
+            state => Err(ConnectError::Device(format!("asked for Error, it shows {state:?}"))),
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        match self.failure() {
+            Failure::SendQueue => self.account.balance(Side::Send).in_flight == 0,
+            Failure::QueuePair => self.account.is_empty(),
+        }
+    }
+
+    fn abandon(&mut self) {
+        self.fail(Cause::PeerFailed, Flushes::Never);
+    }
+
+    fn reset(&mut self) -> Result<(), ConnectError> {
+        self.fail(Cause::Reset, Flushes::Never);
+        self.qp.modify(By::Recovery, &QpAttr::new(QpState::Reset), AttrMask::STATE)
+    }
+
+    fn recreate(&mut self) -> Result<(), ConnectError> {
+        self.fail(Cause::Reset, Flushes::Never);
+        self.qp = Held::create(&self.pd, &self.cq, &self.options)?;
+        Ok(())
+    }
+
+    fn refresh(&mut self) -> Result<(), ConnectError> {
+        self.hello = Self::introduce(&self.cx, &self.options, self.qp.number());
+        // Both sides must choose the same again.
+        self.hello.path = match self.path {
+            "local" => PathWish::SharedMemory,
+            _ => PathWish::Packets,
+        };
+        self.source().map(|_| ())
+    }
+
+    fn init(&mut self) -> Result<(), ConnectError> {
+        self.enter_init(By::Recovery)?;
+        let reopened = self.account.reopen(self.identity());
+        reopened.map(|_| ()).map_err(|error| ConnectError::Device(error.to_string()))
+    }
+
+    fn hello(&self) -> Vec<u8> {
+        self.hello.encode()
+    }
+
+    fn rtr(&mut self, peer: &[u8]) -> Result<(), ConnectError> {
+        self.enter_rtr(By::Recovery, &Hello::decode(peer)?).map(|_| ())
+    }
+
+    fn rts(&mut self, peer: &[u8]) -> Result<(), ConnectError> {
+        self.enter_rts(By::Recovery, &Hello::decode(peer)?)?;
+        self.failed = None;
+        Ok(())
+    }
+
+    fn sqe_to_rts(&mut self) -> Result<(), ConnectError> {
+        self.qp.modify(By::Recovery, &QpAttr::new(QpState::Rts), AttrMask::STATE)?;
+        self.account.release(Side::Send);
+        self.failed = None;
+        Ok(())
+    }
+}
