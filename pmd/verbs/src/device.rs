@@ -11,6 +11,7 @@ use pmd_mem::table::Retired;
 use pmd_mem::{
     Key, Memlock, MemoryTable, Numa, Region, RegionError, RegionSpec, Seal, memlock_limit,
 };
+use pmd_observe::why::FaultHits;
 use pmd_roce::engine::{Engine, EngineConfig};
 use pmd_roce::ids::{Gid, Instant, PathMtu, PdId};
 use pmd_roce::limits::{
@@ -354,6 +355,11 @@ impl Device {
     /// Nanoseconds since the device was opened.
     pub fn now(&self) -> Instant {
         Instant(u64::try_from(self.shared.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// How often each fault of its frames has acted, at all its lcores.
+    pub fn faults(&self) -> Vec<FaultHits> {
+        self.shared.disturbance.hits()
     }
 
     /// The transition journal of all its lcores, for a thread of its own: from the oldest record that is left, each

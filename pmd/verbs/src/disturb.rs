@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use pmd_observe::why::FaultHits;
 use pmd_roce::limits::{QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS};
 use pmd_roce::wire::opcode::Opcode;
 use pmd_roce::wire::operation::Operation;
@@ -37,12 +39,16 @@ pub struct PlacedFault {
     pub rule: Rule,
     /// Only frames of this lcore of the device; `None`: of all.
     pub lcore: Option<u32>,
+    text: String,
+    /// Frames that it hit, at all lcores.
+    hits: Arc<AtomicU64>,
 }
 
 /// A fault as the command line states it; the names of its nodes are the caller's to resolve.
 #[derive(Clone, Debug)]
 pub struct FaultText {
     rule: Rule,
+    text: String,
     /// Frames to this node.
     pub to: Option<String>,
     /// Frames from this node.
@@ -58,6 +64,7 @@ impl FaultText {
         let parsed = fault::parse(text, &opcodes)?;
         Ok(Self {
             rule: parsed.rule,
+            text: text.to_owned(),
             to: parsed.to.map(Into::into),
             from: parsed.from.map(Into::into),
         })
@@ -81,7 +88,7 @@ impl FaultText {
             (None, None, Some(_), Some(_)) => rule.matching.direction = Direction::Rx,
             (None, None, None, _) => {}
         }
-        PlacedFault { rule, lcore: from }
+        PlacedFault { rule, lcore: from, text: self.text.clone(), hits: Arc::default() }
     }
 }
 
@@ -131,15 +138,25 @@ impl Disturbance {
             None => wire,
         };
         let here = |fault: &&PlacedFault| fault.lcore.is_none_or(|at| at == lcore);
-        let mut rules: Vec<Rule> =
-            self.faults.iter().filter(here).map(|fault| fault.rule.clone()).collect();
+        let here: Vec<&PlacedFault> = self.faults.iter().filter(here).collect();
+        let mut rules: Vec<Rule> = here.iter().map(|fault| fault.rule.clone()).collect();
         for rule in rules.iter_mut().filter(|rule| rule.matching.direction == Direction::Both) {
             rule.matching.own = own;
         }
         if rules.is_empty() {
             return wire;
         }
-        Box::new(Fault::new(wire, &rules, self.seed.wrapping_add(lcore.into())))
+        let fault = Fault::new(wire, &rules, self.seed.wrapping_add(lcore.into()));
+        Box::new(fault.count_in(here.iter().map(|fault| Arc::clone(&fault.hits))))
+    }
+
+    /// How often each fault has acted, as the command line states them.
+    pub(crate) fn hits(&self) -> Vec<FaultHits> {
+        let hits = |fault: &PlacedFault| FaultHits {
+            rule: fault.text.clone(),
+            hits: fault.hits.load(Ordering::Relaxed),
+        };
+        self.faults.iter().map(hits).collect()
     }
 
     /// Whether all frames were written; to be asked when the lcores are done.

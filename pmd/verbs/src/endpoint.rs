@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use pmd_mem::Region;
+use pmd_observe::why::{End, Request};
 
 mod double;
 mod options;
@@ -299,6 +300,17 @@ pub trait Endpoint {
 
     /// Why the connection failed, in words, where the device knows more than a status.
     fn failure(&self) -> Option<String> {
+        None
+    }
+
+    /// What this end knows of itself, as far as the device knows anything: attributes, counters, receives. Taken when the
+    /// connection is made, it is the baseline of what is taken later.
+    fn evidence(&self) -> End {
+        End::default()
+    }
+
+    /// The first operation that failed of itself, as far as the device knows more of it than its status.
+    fn first_failure(&self) -> Option<Request> {
         None
     }
 

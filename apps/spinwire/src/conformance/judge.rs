@@ -170,6 +170,7 @@ mod tests {
             attr,
             send_outstanding: 0,
             recv_outstanding: 0,
+            send_posted: 0,
             recv_posted: 0,
             memory_bytes: 0,
         }

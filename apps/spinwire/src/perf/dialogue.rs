@@ -170,7 +170,7 @@ impl Dialogue {
             }
             Message::Lost(how) => Err(self.dead(&how)),
             Message::Bye => Err(self.dead("it has left")),
-            Message::Ready => Ok(None),
+            Message::Ready | Message::Ask(_) | Message::Evidence(_) | Message::Lives => Ok(None),
         }
     }
 

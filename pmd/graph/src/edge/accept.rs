@@ -231,7 +231,11 @@ impl Acceptor {
                     Message::Bye => None,
                     Message::Lost(how) => Some(caller.gone(&how)),
                     Message::Refused(text) => Some(Refusal::parse(&text).told_by(&peer)),
-                    Message::Hello(_) | Message::Ready => {
+                    Message::Hello(_)
+                    | Message::Ready
+                    | Message::Ask(_)
+                    | Message::Evidence(_)
+                    | Message::Lives => {
                         let summary = format!("{peer} spoke out of turn while connecting");
                         Some(Failure::new(Code::InvalidRequest, Owner::Remote, summary))
                     }

@@ -137,7 +137,9 @@ impl Dial {
                 }
                 Some(Message::Bye) => return Err(self.peer.ended_early("it said goodbye")),
                 Some(Message::Lost(how)) => return Err(self.gone(&how)),
-                Some(Message::Ready) => return Err(self.silent()),
+                Some(Message::Ready | Message::Ask(_) | Message::Evidence(_) | Message::Lives) => {
+                    return Err(self.silent());
+                }
             },
             stage @ (Stage::Reached { .. } | Stage::Over) => stage,
         };

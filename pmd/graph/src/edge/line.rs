@@ -242,7 +242,7 @@ impl Line {
             Some(Message::Refused(text)) => return Err(Refusal::parse(&text).told_by(&self.peer)),
             Some(Message::Lost(how)) if !self.peer_left => return Err(dead(&self.peer, &how)),
             // A closed channel after a goodbye is as it should be; nothing else has a meaning here.
-            Some(Message::Lost(_) | Message::Hello(_) | Message::Ready) | None => {}
+            Some(_) | None => {}
         }
         Ok(())
     }

@@ -5,9 +5,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,9 @@ const MAX_MESSAGE: usize = 64 * 1024;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a waiting thread looks whether it is still wanted.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How often a channel's own thread says that its process lives: nobody asks so often who has a reason.
+const SIGNS_OF_LIFE: u32 = 16;
 
 /// How a channel was lost ([`Message::Lost`]) to a peer that sent something else than messages.
 pub const FOREIGN: &str = "the peer does not speak this protocol";
@@ -34,6 +37,13 @@ pub enum Message {
     Bye,
     /// The other end is gone without a word. Never sent, only received.
     Lost(String),
+    /// Something is wrong: this is what this side knows of itself, as [`super::Inquiry`] encodes it, and the other side is
+    /// asked for the same.
+    Ask(Vec<u8>),
+    /// What this side knows of itself, unasked or as the answer.
+    Evidence(Vec<u8>),
+    /// The process lives, whatever its lcores do: a channel's own thread answers so when it is asked.
+    Lives,
 }
 
 impl Message {
@@ -44,14 +54,17 @@ impl Message {
             Self::Refused(_) => 3,
             Self::Bye => 4,
             Self::Lost(_) => 5,
+            Self::Ask(_) => 6,
+            Self::Evidence(_) => 7,
+            Self::Lives => 8,
         }
     }
 
     fn body(&self) -> &[u8] {
         match self {
-            Self::Hello(bytes) => bytes,
+            Self::Hello(bytes) | Self::Ask(bytes) | Self::Evidence(bytes) => bytes,
             Self::Refused(text) | Self::Lost(text) => text.as_bytes(),
-            Self::Ready | Self::Bye => &[],
+            Self::Ready | Self::Bye | Self::Lives => &[],
         }
     }
 
@@ -64,6 +77,9 @@ impl Message {
             2 if body.is_empty() => Self::Ready,
             3 => Self::Refused(text(body)),
             4 if body.is_empty() => Self::Bye,
+            6 => Self::Ask(body),
+            7 => Self::Evidence(body),
+            8 if body.is_empty() => Self::Lives,
             _ => return None,
         })
     }
@@ -80,13 +96,44 @@ pub struct Channel {
 #[derive(Debug)]
 enum Out {
     Process(Sender<Message>),
-    Tcp(TcpStream),
+    Tcp(Arc<Socket>),
+}
+
+/// A connection that the owner of a channel and the channel's own thread both write to, a message at a time.
+#[derive(Debug)]
+struct Socket {
+    stream: TcpStream,
+    writing: Mutex<()>,
+}
+
+impl Socket {
+    fn send(&self, message: &Message) -> io::Result<()> {
+        let body = message.body();
+        let len = u32::try_from(body.len() + 1)
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let frame = [&len.to_be_bytes()[..], &[message.code()], body].concat();
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        (&self.stream).write_all(&frame)
+    }
 }
 
 impl Channel {
     /// Who is at the other end, for messages: an address, or a node's name.
     pub fn peer(&self) -> &str {
         &self.peer
+    }
+
+    /// Whether the other end is in this process: then it lives as long as this one.
+    pub const fn is_in_process(&self) -> bool {
+        matches!(self.out, Out::Process(_))
+    }
+
+    /// Whether the other end is on this host, so that nothing can be lost on the way.
+    pub fn is_on_this_host(&self) -> bool {
+        let Out::Tcp(socket) = &self.out else { return true };
+        let ends =
+            socket.stream.peer_addr().and_then(|peer| Ok((peer, socket.stream.local_addr()?)));
+        ends.is_ok_and(|(peer, own)| peer.ip().is_loopback() || peer.ip() == own.ip())
     }
 
     /// Sends one message.
@@ -98,13 +145,7 @@ impl Channel {
             Out::Process(sender) => {
                 sender.send(message.clone()).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))
             }
-            Out::Tcp(stream) => {
-                let body = message.body();
-                let len = u32::try_from(body.len() + 1)
-                    .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-                let frame = [&len.to_be_bytes()[..], &[message.code()], body].concat();
-                stream.write_all(&frame)
-            }
+            Out::Tcp(socket) => socket.send(message),
         }
     }
 
@@ -132,20 +173,21 @@ impl Channel {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-        let reader = stream.try_clone()?;
+        let socket = Arc::new(Socket { stream, writing: Mutex::new(()) });
+        let reader = Arc::clone(&socket);
         let (sender, inbox) = mpsc::channel();
         thread::Builder::new()
             .name("channel".into())
-            .spawn(move || read_messages(reader, &sender))?;
-        Ok(Self { out: Out::Tcp(stream), inbox, peer: peer.to_string() })
+            .spawn(move || read_messages(&reader, &sender))?;
+        Ok(Self { out: Out::Tcp(socket), inbox, peer: peer.to_string() })
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if let Out::Tcp(stream) = &self.out {
+        if let Out::Tcp(socket) = &self.out {
             // The reading thread ends with the socket. An error means that it has ended already.
-            if let Err(error) = stream.shutdown(Shutdown::Both) {
+            if let Err(error) = socket.stream.shutdown(Shutdown::Both) {
                 debug_assert_ne!(error.kind(), io::ErrorKind::InvalidInput);
             }
         }
@@ -153,10 +195,16 @@ impl Drop for Channel {
 }
 
 /// Reads until the socket ends or talks nonsense; the last message says how it ended.
-fn read_messages(mut stream: TcpStream, sender: &Sender<Message>) {
+fn read_messages(socket: &Socket, sender: &Sender<Message>) {
+    let mut signs = SIGNS_OF_LIFE;
     let last = loop {
-        match read_message(&mut stream) {
+        match read_message(&mut &socket.stream) {
             Ok(message) => {
+                if matches!(message, Message::Ask(_)) && signs > 0 {
+                    signs -= 1;
+                    // A peer that is gone already is noticed by reading.
+                    drop(socket.send(&Message::Lives));
+                }
                 if sender.send(message).is_err() {
                     return;
                 }
@@ -172,7 +220,7 @@ fn read_messages(mut stream: TcpStream, sender: &Sender<Message>) {
     drop(sender.send(Message::Lost(last)));
 }
 
-fn read_message(stream: &mut TcpStream) -> io::Result<Message> {
+fn read_message(stream: &mut impl Read) -> io::Result<Message> {
     let mut len = [0; 4];
     stream.read_exact(&mut len)?;
     let len = u32::from_be_bytes(len) as usize;
@@ -336,6 +384,7 @@ mod tests {
             Message::Hello(vec![1, 2, 3]),
             Message::Ready,
             Message::Refused("no".into()),
+            Message::Evidence(vec![4]),
             Message::Bye,
         ];
         for message in &sent {
@@ -346,6 +395,25 @@ mod tests {
         }
         drop(here);
         assert!(matches!(there.wait(soon()), Some(Message::Lost(_))));
+    }
+
+    /// An owner that looks at nothing is told apart from a process that does not run.
+    #[test]
+    fn a_process_says_that_it_lives_though_its_owner_does_not_look() {
+        let mut listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let connecting = connect(listener.address(), Duration::from_secs(10)).unwrap();
+        let mut here = connecting.result.recv().unwrap().unwrap();
+        let mut there = accepted(&mut listener);
+        assert!(here.is_on_this_host() && !here.is_in_process());
+        for _ in 0..2 * SIGNS_OF_LIFE {
+            here.send(&Message::Ask(vec![1])).unwrap();
+        }
+        for _ in 0..SIGNS_OF_LIFE {
+            assert_eq!(here.wait(soon()), Some(Message::Lives));
+        }
+        there.send(&Message::Bye).unwrap();
+        assert_eq!(here.wait(soon()), Some(Message::Bye), "and not without end");
+        assert_eq!(there.wait(soon()), Some(Message::Ask(vec![1])));
     }
 
     #[test]

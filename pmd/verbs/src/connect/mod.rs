@@ -6,9 +6,11 @@
 
 mod channel;
 mod hello;
+mod inquiry;
 mod path;
 
 pub use channel::{Channel, Connecting, FOREIGN, Listener, Message, channel_pair, connect, listen};
 pub use pmd_wire::shm::Nonce;
 
 pub use hello::{HELLO_VERSION, Hello, HostId, PathWish, Role};
+pub use inquiry::{ANSWER_WAIT, ANSWERS_MAX, Inquiry, decode as decode_evidence, tell};

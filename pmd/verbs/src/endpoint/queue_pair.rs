@@ -10,6 +10,7 @@ use pmd_ledger::{
 };
 use pmd_mem::Region;
 use pmd_observe::journal::By;
+use pmd_observe::why::{End, Request};
 use pmd_roce::engine::{PostRecvError, PostSendError};
 use pmd_roce::event::AsyncEvent;
 use pmd_roce::ids::{Qpn, Rkey, WrId};
@@ -28,6 +29,7 @@ use super::{
 use crate::connect::Hello;
 use crate::context::Context;
 use crate::cq::Cq;
+use crate::evidence::failed_request;
 use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::qp::{Qp, QpOptions};
@@ -125,6 +127,8 @@ pub struct QueuePairEndpoint {
     exported: Vec<Mr>,
     imported: Vec<Imported>,
     pub(super) failed: Option<String>,
+    /// Of what failed, the first request.
+    pub(super) first_failure: Option<Request>,
     device_failed: bool,
     closed: bool,
     pub(super) path: &'static str,
@@ -166,6 +170,7 @@ impl QueuePairEndpoint {
             exported: Vec::new(),
             imported: Vec::new(),
             failed: None,
+            first_failure: None,
             device_failed: false,
             closed: false,
             path: "none",
@@ -303,6 +308,7 @@ impl QueuePairEndpoint {
             return Outcome::Flushed;
         }
         self.failed.get_or_insert_with(|| format!("{:?} failed: {status}", completion.opcode));
+        self.first_failure.get_or_insert_with(|| failed_request(completion));
         Outcome::Failed(status)
     }
 
@@ -527,6 +533,15 @@ impl Endpoint for QueuePairEndpoint {
 
     fn reconnect(&mut self) -> Option<&mut dyn Reconnect> {
         (!self.device_failed && !self.closed).then_some(self)
+    }
+
+    fn evidence(&self) -> End {
+        let status = self.first_failure.as_ref().map(|request| request.status);
+        End { status, ..self.cx.evidence(self.qp.number()) }
+    }
+
+    fn first_failure(&self) -> Option<Request> {
+        self.first_failure.clone()
     }
 
     fn failure(&self) -> Option<String> {

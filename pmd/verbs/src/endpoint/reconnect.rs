@@ -228,6 +228,7 @@ impl Reconnect for QueuePairEndpoint {
     fn rts(&mut self, peer: &[u8]) -> Result<(), ConnectError> {
         self.enter_rts(By::Recovery, &Hello::decode(peer)?)?;
         self.failed = None;
+        self.first_failure = None;
         Ok(())
     }
 
@@ -235,6 +236,7 @@ impl Reconnect for QueuePairEndpoint {
         self.qp.modify(By::Recovery, &QpAttr::new(QpState::Rts), AttrMask::STATE)?;
         self.account.release(Side::Send);
         self.failed = None;
+        self.first_failure = None;
         Ok(())
     }
 }

@@ -191,6 +191,12 @@ impl Cqs {
         }
     }
 
+    /// Completions that nobody has taken.
+    pub(crate) fn waiting(&self, cq: CqId) -> u32 {
+        let ring = self.rings.get(cq.0 as usize).and_then(Option::as_ref);
+        ring.map_or(0, |ring| ring.tail.wrapping_sub(ring.head))
+    }
+
     pub(crate) fn arm(&mut self, cq: CqId, armed: Armed) {
         if let Some(ring) = self.ring(cq) {
             ring.armed = armed;
@@ -248,7 +254,7 @@ mod tests {
     fn first_in_first_out() {
         let mut cqs = Cqs::default();
         let cq = cqs.create(5);
-        assert_eq!(take(&mut cqs, cq, 4), []);
+        assert!(take(&mut cqs, cq, 4).is_empty());
         let (mut pushed, mut taken) = (0, 0);
         for room in [1, 4, 9, 0, 3, 4, 2, 4, 4] {
             while pushed < taken + 5 {

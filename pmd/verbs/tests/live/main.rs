@@ -13,6 +13,7 @@ mod datagrams;
 mod doorbell;
 mod double;
 mod events;
+mod evidence;
 mod faults;
 mod inline;
 mod journal;

@@ -19,6 +19,8 @@ mod rule;
 use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 pub use parse::{ParseRuleError, ParsedRule, parse};
 pub use rule::{Action, Direction, Match, OpcodeSet, QpnMatch, Rule};
@@ -56,6 +58,14 @@ impl<W: Wire> Fault<W> {
             rx: Held::new(),
             scratch: vec![0; MAX_PAYLOAD].into_boxed_slice(),
         }
+    }
+
+    /// Counts how often each rule acts in `tallies` too, which are in the order of the rules: for readers on other threads,
+    /// and for several wires with the same rules.
+    #[must_use]
+    pub fn count_in(mut self, tallies: impl IntoIterator<Item = Arc<AtomicU64>>) -> Self {
+        self.plan.count_in(tallies);
+        self
     }
 
     /// The wire inside.

@@ -1,6 +1,8 @@
 //! What to do to which frames.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::random::Random;
 use crate::wire::Flow;
@@ -188,11 +190,25 @@ struct Armed {
     seen: u64,
     /// Frames acted on.
     hits: u64,
+    /// Where these are counted for others to read, together with those of other wires.
+    tally: Option<Arc<AtomicU64>>,
 }
 
 impl Plan {
     pub(super) fn new(rules: &[Rule]) -> Self {
-        Self(rules.iter().map(|rule| Armed { rule: rule.clone(), seen: 0, hits: 0 }).collect())
+        Self(
+            rules
+                .iter()
+                .map(|rule| Armed { rule: rule.clone(), seen: 0, hits: 0, tally: None })
+                .collect(),
+        )
+    }
+
+    /// Counts what each rule does in `tallies` too.
+    pub(super) fn count_in(&mut self, tallies: impl IntoIterator<Item = Arc<AtomicU64>>) {
+        for (armed, tally) in self.0.iter_mut().zip(tallies) {
+            armed.tally = Some(tally);
+        }
     }
 
     pub(super) fn hits(&self) -> impl Iterator<Item = u64> {
@@ -218,6 +234,9 @@ impl Plan {
                 armed.seen += 1;
                 if chosen.is_none() && armed.is_due(random) {
                     armed.hits += 1;
+                    if let Some(tally) = &armed.tally {
+                        tally.fetch_add(1, Ordering::Relaxed);
+                    }
                     chosen = Some(armed.rule.action);
                 }
             }

@@ -1,0 +1,153 @@
+//! What one end asks of the other once something is wrong.
+//!
+//! A status says that something failed, and hardly ever why: the other end's counters and attributes do. Each end tells its
+//! own over the control channel, which lives beside the connection; what answers there, and what does not, is evidence
+//! too. Waiting is bounded by [`ANSWER_WAIT`], whatever the other end does.
+
+use std::time::Duration;
+
+use pmd_observe::why::{End, Peer};
+
+use super::channel::{Channel, Message};
+
+/// How long the other end is waited for. One that only stood still for a moment answers within it.
+pub const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// How often an end answers over one channel: nobody asks so often who has a reason.
+pub const ANSWERS_MAX: u32 = 8;
+
+/// A question to the other end, and what came of it.
+#[derive(Debug)]
+pub struct Inquiry {
+    deadline: u64,
+    lives: bool,
+    on_this_host: bool,
+    told: Option<Result<End, String>>,
+}
+
+impl Inquiry {
+    /// Tells the other end what this one knows of itself, and asks for the same. `now`: nanoseconds of any clock.
+    pub fn begin(channel: &mut Channel, own: &End, now: u64) -> Self {
+        // A peer that is gone is noticed by listening.
+        drop(channel.send(&Message::Ask(encode(own))));
+        let wait = u64::try_from(ANSWER_WAIT.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            deadline: now.saturating_add(wait),
+            lives: channel.is_in_process(),
+            on_this_host: channel.is_on_this_host(),
+            told: None,
+        }
+    }
+
+    /// Takes in a message of the other end, of whatever kind.
+    pub fn hear(&mut self, message: &Message) {
+        match message {
+            Message::Ask(bytes) | Message::Evidence(bytes) => {
+                self.lives = true;
+                self.told = Some(decode(bytes));
+            }
+            Message::Lives => self.lives = true,
+            _ => {}
+        }
+    }
+
+    /// Whether there is nothing more to wait for at `now`.
+    pub const fn is_over(&self, now: u64) -> bool {
+        self.told.is_some() || now >= self.deadline
+    }
+
+    /// When it is over at the latest.
+    pub const fn deadline(&self) -> u64 {
+        self.deadline
+    }
+
+    /// What is known of the other end's process, while its channel is open.
+    pub const fn peer(&self) -> Peer {
+        match (self.lives, self.on_this_host) {
+            (true, _) => Peer::Alive,
+            (false, true) => Peer::Stopped,
+            (false, false) => Peer::Silent,
+        }
+    }
+
+    /// What the other end told of itself.
+    pub fn told(&self) -> Option<&End> {
+        self.told.as_ref()?.as_ref().ok()
+    }
+
+    /// Why what it told is no evidence.
+    pub fn nonsense(&self) -> Option<&str> {
+        self.told.as_ref()?.as_ref().err().map(String::as_str)
+    }
+}
+
+/// Answers a question, or tells what this end knows of itself unasked.
+pub fn tell(channel: &mut Channel, own: &End) {
+    // A peer that is gone is noticed by listening.
+    drop(channel.send(&Message::Evidence(encode(own))));
+}
+
+/// An end as bytes: JSON, as reports show it.
+fn encode(end: &End) -> Vec<u8> {
+    // Texts, numbers and maps by name: nothing of it has no JSON.
+    serde_json::to_vec(end).unwrap_or_default()
+}
+
+/// An end from a peer's bytes, [tamed](End::tamed).
+///
+/// # Errors
+/// What is wrong with them.
+pub fn decode(bytes: &[u8]) -> Result<End, String> {
+    serde_json::from_slice::<End>(bytes)
+        .map(End::tamed)
+        .map_err(|error| format!("what the peer told of itself makes no sense: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::channel_pair;
+
+    fn end() -> End {
+        End {
+            name: "target".into(),
+            after: [("duplicate_request", 7)].into_iter().collect(),
+            gap_ns: Some(5),
+            ..End::default()
+        }
+    }
+
+    #[test]
+    fn an_answer_ends_it() {
+        let (mut here, mut there) = channel_pair("client", "target");
+        let mut inquiry = Inquiry::begin(&mut here, &End::default(), 100);
+        let Some(Message::Ask(asked)) = there.poll() else { panic!("nothing was asked") };
+        assert_eq!(decode(&asked), Ok(End::default()));
+        assert!(!inquiry.is_over(1_000_000_099) && inquiry.is_over(1_000_000_100));
+        tell(&mut there, &end());
+        inquiry.hear(&here.poll().unwrap());
+        assert!(inquiry.is_over(100));
+        assert_eq!((inquiry.told(), inquiry.peer()), (Some(&end()), Peer::Alive));
+    }
+
+    #[test]
+    fn whoever_asks_at_the_same_time_has_told_as_well() {
+        let (mut here, mut there) = channel_pair("client", "target");
+        let mut inquiry = Inquiry::begin(&mut here, &End::default(), 0);
+        Inquiry::begin(&mut there, &end(), 0);
+        inquiry.hear(&here.poll().unwrap());
+        assert_eq!(inquiry.told(), Some(&end()));
+    }
+
+    #[test]
+    fn what_makes_no_sense_ends_it_and_is_named() {
+        let (mut here, _there) = channel_pair("client", "target");
+        for garbage in [&b""[..], b"\xff\xfe", b"[1, 2", b"{\"gap_ns\": \"long\"}", b"7"] {
+            let mut inquiry = Inquiry::begin(&mut here, &End::default(), 0);
+            inquiry.hear(&Message::Evidence(garbage.to_vec()));
+            assert!(inquiry.is_over(0));
+            assert_eq!(inquiry.told(), None);
+            let why = inquiry.nonsense().expect("a reason");
+            assert!(why.starts_with("what the peer told of itself makes no sense: "), "{why}");
+        }
+    }
+}
