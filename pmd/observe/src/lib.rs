@@ -7,7 +7,9 @@ pub mod counters;
 pub mod histogram;
 pub mod journal;
 pub mod limits;
+pub mod metrics;
 pub mod report;
+pub mod status;
 pub mod verdict;
 pub mod why;
 
