@@ -126,5 +126,27 @@ pub const BUFFER_ALIGN: u32 = 64;
 pub const BUFFER_BULK: u16 = 32;
 /// How long a process of a run that was told to end may take before it is killed: longer than it may drain.
 pub const PART_GRACE: Duration = Duration::from_secs(15);
-/// How long a reader of counters may take to ask, and to take the answer.
-pub const SCRAPE_WAIT: Duration = Duration::from_millis(200);
+/// How long a reader of metrics may take to ask, and to take the answer.
+pub const SCRAPE_WAIT: Duration = Duration::from_secs(5);
+/// How old metrics may be that are served.
+pub const SCRAPE_FRESH: Duration = Duration::from_millis(20);
+/// Readers of metrics at once; who comes beyond is turned away.
+pub const SCRAPE_CONNECTIONS: usize = 16;
+/// Readers that are let in, or turned away, before those that are in are looked after.
+pub const SCRAPE_ACCEPTS: usize = 64;
+/// Longest request for metrics, in bytes: browsers send no more.
+pub const REQUEST_BYTES_MAX: usize = 8192;
+/// Queue pairs that an lcore tells of between two turns of its work.
+pub const SURVEY_BUDGET: usize = 16;
+/// Queue pairs of an lcore that there is room to tell of, before it is known that there are more.
+pub const SURVEY_ROOM: usize = 64;
+/// How often the state of a run is written.
+pub const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// How long the state of a run waits for lcores to tell; what they told before counts beyond that.
+pub const STATUS_WAIT: Duration = Duration::from_millis(300);
+/// How long the end of a run waits for its last state to be written.
+pub const STATUS_LAST: Duration = Duration::from_secs(2);
+/// Queue pairs that the state of a run shows one by one.
+pub const STATUS_QPS: usize = 4096;
+/// Of these that have ended.
+pub const STATUS_ENDED: usize = 1024;

@@ -213,6 +213,11 @@ impl Handle {
         self.stats.read()
     }
 
+    /// Reads what it has done, from any thread and as long as one wants.
+    pub fn reader(&self) -> StatsReader {
+        self.stats.clone()
+    }
+
     /// Asks something of it. It obeys within a loop, or a nap.
     ///
     /// # Errors

@@ -124,6 +124,12 @@ impl App<'_> {
     }
 }
 
+/// The directory of the last run, where nobody asked for another one: `$XDG_STATE_HOME/spinwire/last`. `None` where neither
+/// that nor `HOME` is set.
+pub fn last_run() -> Option<PathBuf> {
+    run_dir::usual()
+}
+
 /// Sends the log of the process to stderr: warnings and what happens once, unless `SPINWIRE_LOG` says otherwise.
 pub fn log_to_stderr() {
     let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new("info"));

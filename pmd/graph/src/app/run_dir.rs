@@ -48,6 +48,11 @@ impl RunDir {
         }
     }
 
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Writes both files. What cannot be written fails the run where it was asked for, and else is warned about.
     pub(super) fn write(&self, report: &mut Report, plan: &Value) {
         let text = serde_json::to_string_pretty(report).map_err(io::Error::other);
@@ -88,7 +93,7 @@ impl RunDir {
 }
 
 /// `$XDG_STATE_HOME/spinwire/last`, as the XDG base directory specification has it.
-fn usual() -> Option<PathBuf> {
+pub(super) fn usual() -> Option<PathBuf> {
     let absolute =
         |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));

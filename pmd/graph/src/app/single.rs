@@ -46,6 +46,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
         duration: args.duration,
         faults,
         capture: args.capture.clone(),
+        run_dir: run_dir.as_ref().map(|run_dir| run_dir.path().to_owned()),
         interrupt: Some(interrupt),
         watcher: Some(&mut watch),
     };

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use pmd_lcore::Progress;
 use pmd_mem::Memlock;
-use pmd_verbs::PlacedFault;
 use pmd_verbs::endpoint::{EndpointOptions, Pending};
+use pmd_verbs::{PlacedFault, Survey};
 use thiserror::Error;
 
 use crate::config::schema::Settings;
@@ -90,6 +90,18 @@ pub trait DeviceLcore {
     /// # Errors
     /// [`DeviceError::Refused`], with the limit that was met.
     fn prepare(&self, options: &EndpointOptions) -> Result<Box<dyn Pending>, DeviceError>;
+
+    /// The same part for one node, named by its number: what is made from it is told of as the node's. `None` for a kind of
+    /// device that does not tell.
+    fn on_behalf(&self, _node: u32) -> Option<Rc<dyn DeviceLcore>> {
+        None
+    }
+
+    /// Begins to tell of its queue pairs and counters, or goes on with it, by at most `budget` queue pairs and without
+    /// allocation. Returns whether that was all.
+    fn survey(&self, _survey: &mut Survey, _budget: usize) -> bool {
+        true
+    }
 
     /// Its verbs objects, for what no endpoint does: datagrams by address handle, and groups. `None` for a kind of device
     /// that has none.

@@ -7,7 +7,7 @@ use pmd_lcore::{Doorbells, Progress};
 use pmd_verbs::endpoint::{EndpointOptions, Pending};
 use pmd_verbs::ledger::Switches;
 use pmd_verbs::roce::ids::Instant;
-use pmd_verbs::{Context, DeviceConfig, Disturb, Doorbell, OpenError, WireChoice};
+use pmd_verbs::{Context, DeviceConfig, Disturb, Doorbell, OpenError, Survey, WireChoice};
 
 use super::{Device, DeviceError, DeviceKind, DeviceLcore, DeviceRequest};
 use crate::config::keys;
@@ -83,6 +83,7 @@ impl Device for Open {
         let context = context.map_err(|error| DeviceError::Refused(error.to_string()))?;
         // The loop polls: queue pairs need not.
         context.drive();
+        context.remember_ended();
         Ok(Rc::new(Lcore { context }))
     }
 
@@ -110,6 +111,14 @@ impl DeviceLcore for Lcore {
             Ok(pending) => Ok(Box::new(pending)),
             Err(error) => Err(DeviceError::Refused(error.to_string())),
         }
+    }
+
+    fn on_behalf(&self, node: u32) -> Option<Rc<dyn DeviceLcore>> {
+        Some(Rc::new(Self { context: self.context.on_behalf(node) }))
+    }
+
+    fn survey(&self, survey: &mut Survey, budget: usize) -> bool {
+        self.context.survey(survey, budget)
     }
 
     fn verbs(&self) -> Option<Context> {

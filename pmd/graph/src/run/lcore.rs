@@ -10,6 +10,7 @@ use pmd_lcore::{Context, LcoreSpec, Node, Parts, StartError};
 use pmd_observe::Latency;
 
 use super::memory::LcoreMemory;
+use super::survey::Seat;
 use super::{NodeNotStarted, OpenDevice};
 use crate::device::{Device, DeviceLcore};
 use crate::failure::Failure;
@@ -29,7 +30,19 @@ struct Start {
     edges: HashMap<usize, Edges>,
     flips: Vec<Flip>,
     live: Vec<Arc<Live>>,
+    seat: Option<Seat>,
     results: Sender<NodeResult>,
+}
+
+/// What ties nodes to each other, and to the control thread.
+pub(super) struct Ties {
+    /// For each node.
+    pub(super) edges: Vec<Edges>,
+    /// For each node.
+    pub(super) live: Vec<Arc<Live>>,
+    /// For each lcore, where somebody watches.
+    pub(super) seats: Vec<Option<Seat>>,
+    pub(super) results: Sender<NodeResult>,
 }
 
 /// The lcores of a plan, ready to be spawned.
@@ -37,14 +50,13 @@ pub(super) fn starts(
     plan: &Arc<Plan>,
     devices: &[OpenDevice],
     memory: Vec<LcoreMemory>,
-    edges: Vec<Edges>,
     flips: &[Flip],
-    live: &[Arc<Live>],
-    results: &Sender<NodeResult>,
+    ties: Ties,
 ) -> Vec<LcoreSpec> {
+    let Ties { edges, live, seats, results } = ties;
     let mut edges: Vec<Option<Edges>> = edges.into_iter().map(Some).collect();
     let mut specs = Vec::with_capacity(plan.lcores.len());
-    for (lcore, memory) in memory.into_iter().enumerate() {
+    for (lcore, (memory, seat)) in memory.into_iter().zip(seats).enumerate() {
         let nodes = (0..plan.nodes.len()).filter(|node| plan.nodes[*node].lcore == lcore);
         let start = Start {
             plan: Arc::clone(plan),
@@ -60,7 +72,8 @@ pub(super) fn starts(
                 .collect(),
             edges: nodes.filter_map(|node| Some((node, edges[node].take()?))).collect(),
             flips: flips.to_vec(),
-            live: live.to_vec(),
+            live: live.clone(),
+            seat,
             results: results.clone(),
         };
         let lcore = &plan.lcores[lcore];
@@ -79,6 +92,10 @@ impl Start {
             parts.devices.push(lcore.progress(context.clock.now()));
             devices.insert(*index, lcore);
         }
+        if let Some(seat) = self.seat.take() {
+            let told = devices.iter().map(|(index, lcore)| (*index, Rc::clone(lcore))).collect();
+            parts.devices.push(Box::new(seat.teller(told)));
+        }
         let (mut inlets, mut outlets) = self.links();
         for index in self.order() {
             let plan = Arc::clone(&self.plan);
@@ -86,7 +103,10 @@ impl Start {
             let live = Arc::clone(&self.live[index]);
             let inherited = Inherited {
                 memory: &self.memory,
-                device: node.device.and_then(|device| devices.get(&device).cloned()),
+                device: node.device.and_then(|device| devices.get(&device)).map(|device| {
+                    let owner = u32::try_from(index).unwrap_or(u32::MAX);
+                    device.on_behalf(owner).unwrap_or_else(|| Rc::clone(device))
+                }),
                 edges: self.edges.remove(&index).unwrap_or_default(),
                 inlet: inlets.remove(&index).and_then(Inlet::join),
                 outlet: outlets.remove(&index),

@@ -2,8 +2,9 @@
 
 mod lcore;
 pub(crate) mod memory;
+mod monitor;
 mod report;
-mod scrape;
+mod survey;
 mod watch;
 
 use std::io;
@@ -29,6 +30,9 @@ use crate::limits::DRAIN;
 use crate::node::{Edges, Live, NodeResult};
 use crate::plan::Plan;
 use crate::registry::Registry;
+use lcore::Ties;
+use monitor::{Monitor, Outlets, Subject};
+use survey::{Asker, Seat};
 
 pub use memory::RegionReport;
 pub use report::{LcoreReport, NodeReport, Report};
@@ -43,6 +47,8 @@ pub struct RunOptions<'a> {
     pub faults: Vec<Fault>,
     /// File that every frame is written to.
     pub capture: Option<PathBuf>,
+    /// Directory that the state of the run is written to, once a second.
+    pub run_dir: Option<PathBuf>,
     /// Ends it as soon as this is true.
     pub interrupt: Option<Arc<AtomicBool>>,
     /// Is told how far it is, several times a second.
@@ -51,11 +57,12 @@ pub struct RunOptions<'a> {
 
 impl std::fmt::Debug for RunOptions<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { duration, faults, capture, interrupt, watcher: _ } = self;
+        let Self { duration, faults, capture, run_dir, interrupt, watcher: _ } = self;
         f.debug_struct("RunOptions")
             .field("duration", duration)
             .field("faults", faults)
             .field("capture", capture)
+            .field("run_dir", run_dir)
             .field("interrupt", interrupt)
             .finish_non_exhaustive()
     }
@@ -111,12 +118,10 @@ struct OpenDevice {
 /// # Errors
 /// [`RunError`], before anything has run.
 pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<Report, RunError> {
-    let RunOptions { duration, faults, capture, interrupt, watcher } = options;
+    let RunOptions { duration, faults, capture, run_dir, interrupt, watcher } = options;
     let (flips, packets) = sort(plan, faults)?;
-    let scrape = plan.observe.listen.map(|address| {
-        scrape::Scrape::open(address).map_err(|source| RunError::Observe { address, source })
-    });
-    let scrape = scrape.transpose()?;
+    let outlets = Outlets::open(run_dir, plan.observe.listen)
+        .map_err(|(address, source)| RunError::Observe { address, source })?;
     let (memory, regions) = memory::reserve(plan)?;
     let capture = capture.or_else(|| plan.observe.capture.clone());
     let devices = open(plan, registry, capture.as_deref(), &packets)?;
@@ -124,11 +129,20 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
     let plan = Arc::new(plan.clone());
     let live: Vec<Arc<Live>> = plan.nodes.iter().map(|_| Arc::default()).collect();
     let (results, inbox) = mpsc::channel();
-    let starts = lcore::starts(&plan, &devices, memory, edges(&plan), &flips, &live, &results);
-    drop(results);
+    let (seats, askers) = seats(&plan, &devices, outlets.is_any());
+    let ties = Ties { edges: edges(&plan), live: live.clone(), seats, results };
+    let starts = lcore::starts(&plan, &devices, memory, &flips, ties);
     let began = Instant::now();
     let running = pmd_lcore::spawn(starts, clock)?;
-    let mut watch = watch::Watch { plan: &plan, live: &live, duration, interrupt, watcher, scrape };
+    let stats = running.lcores().iter().map(|lcore| lcore.reader()).collect();
+    let monitor = outlets.is_any().then(|| {
+        let (plan, live) = (Arc::clone(&plan), live.clone());
+        Monitor::start(Subject { plan, live, askers, stats, began }, outlets)
+    });
+    let monitor = monitor.and_then(|started| {
+        started.inspect_err(|error| tracing::warn!("nobody watches this run: {error}")).ok()
+    });
+    let mut watch = watch::Watch { plan: &plan, live: &live, duration, interrupt, watcher };
     watch.until_the_end(&running, began);
     let ended = running.join(DRAIN);
     let elapsed = began.elapsed();
@@ -141,6 +155,9 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
         }
     }
     let verdict = verdict(&results, &ended, finished);
+    if let Some(monitor) = monitor {
+        monitor.finish(&verdict);
+    }
     let report = |index: usize| {
         let node = &plan.nodes[index];
         match results.iter().find(|result| result.index == index) {
@@ -201,6 +218,17 @@ fn open(
         open.push(OpenDevice { device, lcores });
     }
     Ok(open)
+}
+
+/// For each lcore, its end of the survey, where somebody watches, and the other one.
+fn seats(plan: &Plan, open: &[OpenDevice], watched: bool) -> (Vec<Option<Seat>>, Vec<Asker>) {
+    let devices = |lcore: usize| -> Vec<usize> {
+        let used = |index: &usize| open[*index].lcores.contains(&lcore);
+        (0..open.len()).filter(used).collect()
+    };
+    let ends = (0..plan.lcores.len()).map(|lcore| survey::ends(&devices(lcore), plan.nodes.len()));
+    let (seats, askers): (Vec<Seat>, Vec<Asker>) = ends.unzip();
+    (seats.into_iter().map(|seat| watched.then_some(seat)).collect(), askers)
 }
 
 /// A pair of channels for every queue pair between two nodes of this process.

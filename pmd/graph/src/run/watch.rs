@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use pmd_lcore::{Running, Wait};
 
-use super::scrape::Scrape;
 use crate::limits::{DRAIN, WATCH};
 use crate::node::Live;
 use crate::plan::Plan;
@@ -33,7 +32,6 @@ pub(super) struct Watch<'a, 'w> {
     pub(super) duration: Option<Duration>,
     pub(super) interrupt: Option<Arc<AtomicBool>>,
     pub(super) watcher: Option<&'w mut dyn FnMut(&Progress)>,
-    pub(super) scrape: Option<Scrape>,
 }
 
 impl Watch<'_, '_> {
@@ -49,9 +47,6 @@ impl Watch<'_, '_> {
             let progress = self.progress(began.elapsed());
             if let Some(watcher) = &mut self.watcher {
                 watcher(&progress);
-            }
-            if let Some(scrape) = &self.scrape {
-                scrape.serve(self.plan, self.live, running);
             }
             match stopped {
                 Some(since) if since.elapsed() >= DRAIN => break,

@@ -9,3 +9,4 @@ mod stages;
 mod storage;
 mod vandal;
 mod verified;
+mod watched;

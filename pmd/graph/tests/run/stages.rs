@@ -100,7 +100,7 @@ fn counters_are_served_over_http() {
     let report = play_with(&text, options);
     let scraped = scraper.join().unwrap();
     assert!(report.ok, "{report}");
-    assert!(scraped.starts_with("HTTP/1.0 200 OK\r\n"), "{scraped}");
+    assert!(scraped.starts_with("HTTP/1.1 200 OK\r\n"), "{scraped}");
     let value = |name: &str| -> f64 {
         let line = scraped.lines().find(|line| line.starts_with(name));
         line.unwrap_or_else(|| panic!("no {name}: {scraped}"))

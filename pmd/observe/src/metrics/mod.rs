@@ -163,7 +163,7 @@ pub fn reference() -> String {
     // Writing to a string cannot fail.
     writeln!(
         page,
-        "Figures are taken once a second. Of the queue pairs that live, the {QPS_MAX} worst have series of their own (by \
+        "Figures are taken when somebody asks. Of the queue pairs that live, the {QPS_MAX} worst have series of their own (by \
          state,\nthen by how long they stand still, then by how long they are in their state); `spinwire_qps` counts \
          all.\n\n\
          | metric | type | labels | meaning |\n|---|---|---|---|"
