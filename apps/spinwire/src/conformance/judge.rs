@@ -169,6 +169,7 @@ mod tests {
             },
             attr,
             send_outstanding: 0,
+            send_posted: 0,
             recv_outstanding: 0,
             send_posted: 0,
             recv_posted: 0,

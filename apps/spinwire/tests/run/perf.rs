@@ -39,12 +39,17 @@ fn every_operation_moves_on_both_wires() {
             let report = measure(&line);
             assert_eq!((&report["op"], &report["transport"]), (&test.into(), &transport.into()));
             assert_eq!((&report["wire"], &report["path"]), (&wire.into(), &path.into()));
-            assert_eq!(count(&report["iters"]) + count(&report["lost"]), 40, "{line}: {report}");
+            let lossy = matches!(transport, "uc" | "ud");
+            let (came, lost) = (count(&report["iters"]), count(&report["lost"]));
+            // One that comes after it was taken for lost counts as both.
+            assert!(
+                came + lost == 40 || (lossy && came <= 40 && came + lost > 40),
+                "{line}: {report}"
+            );
             assert!(report["messages_per_s"].as_f64().unwrap() > 0.0, "{line}: {report}");
             assert!(count(&report["latency_ns"]["p50"]) > 0, "{line}: {report}");
             // Nothing acknowledges unreliable messages: what was lost was not compared.
             let compared = count(&report["verified_bytes"]);
-            let lossy = matches!(transport, "uc" | "ud");
             assert!(compared == verified || (lossy && compared > 0), "{line}: {compared}");
         }
     }
