@@ -114,6 +114,20 @@ pub const CHANNEL_TURNS: u32 = 32;
 pub const DESERTED_WAIT: Duration = Duration::from_secs(1);
 /// How long nodes may take to finish what is in flight when the run is ended.
 pub const DRAIN: Duration = Duration::from_secs(5);
+/// Run directories that are kept in the usual place.
+pub const RUNS_KEPT: usize = 32;
+/// Largest half of a journal file, in bytes: some ten thousand records.
+pub const JOURNAL_HALF_BYTES: u64 = 4 << 20;
+/// Longest line of a journal, in bytes; a record has some hundred.
+pub const JOURNAL_LINE_BYTES_MAX: u64 = 1 << 16;
+/// Largest report or mark that is read, in bytes.
+pub const REPORT_BYTES_MAX: u64 = 64 << 20;
+/// Records of the journal that a run remembers, for when it fails.
+pub const JOURNAL_RECENT: usize = 1 << 12;
+/// Queue pairs whose records are shown after a failure.
+pub const JOURNAL_QPS_SHOWN: usize = 3;
+/// Records of each that are shown.
+pub const JOURNAL_RECORDS_SHOWN: usize = 4;
 /// How often the control thread looks at lcores, signals and the time.
 pub const WATCH: Duration = Duration::from_millis(20);
 /// Longest payload of a greeting, in bytes: a memory reference fits.

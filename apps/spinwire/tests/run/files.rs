@@ -115,7 +115,7 @@ fn a_run_directory_that_takes_no_report_fails_the_run() {
     let mut names: Vec<_> =
         fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["plan.json", "report.json"]);
+    assert_eq!(names, ["journal.jsonl", "plan.json", "report.json", "run.json", "status.json"]);
     fs::remove_dir_all(&dir).unwrap();
 
     let output = spinwire(&["run", &config, "--set", &set, "--run-dir", "/proc"]);

@@ -6,7 +6,6 @@ mod bar;
 mod overwrite;
 mod pipeline;
 mod refusal;
-mod run_dir;
 mod several;
 pub mod signals;
 mod single;
@@ -25,6 +24,8 @@ use crate::registry::Registry;
 
 pub use pipeline::{Pipeline, colour, open, print, tell};
 pub use stderr::say;
+
+pub use crate::run_dir::last as last_run;
 
 /// Which log lines are wanted, as `tracing` filters are written: `SPINWIRE_LOG=debug`.
 const LOG: &str = "SPINWIRE_LOG";
@@ -82,6 +83,9 @@ pub struct RunArgs {
     /// Keep the report and the plan of the run in this directory
     #[arg(long, value_name = "D")]
     pub run_dir: Option<PathBuf>,
+    /// The run directory was not asked for: what it does not take is warned about
+    #[arg(long, hide = true)]
+    pub run_dir_unasked: bool,
     /// One of several processes that a run was split into: it shows no progress, and ends with the one that started it
     #[arg(long, hide = true)]
     pub part: bool,
@@ -122,12 +126,6 @@ impl App<'_> {
         };
         ended.unwrap_or_else(|refusal| refusal.tell(args.json))
     }
-}
-
-/// The directory of the last run, where nobody asked for another one: `$XDG_STATE_HOME/spinwire/last`. `None` where neither
-/// that nor `HOME` is set.
-pub fn last_run() -> Option<PathBuf> {
-    run_dir::usual()
 }
 
 /// Sends the log of the process to stderr: warnings and what happens once, unless `SPINWIRE_LOG` says otherwise.

@@ -56,6 +56,11 @@ impl Refusal {
         self
     }
 
+    /// Why.
+    pub(super) fn verdict(&self) -> Verdict {
+        self.verdict.clone()
+    }
+
     /// Tells people, and programs that expect JSON.
     pub(super) fn tell(self, as_json: bool) -> Exit {
         if let Some(text) = self.text {

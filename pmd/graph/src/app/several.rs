@@ -19,6 +19,7 @@ use super::refusal::Refusal;
 use super::{App, Exit, RunArgs, overwrite, pipeline, signals, single};
 use crate::limits::{CONFIG_BYTES_MAX, DRAIN, PART_GRACE, WATCH};
 use crate::regular;
+use crate::run_dir::{self, Mark, RunDir};
 
 /// One process of the run.
 struct Part {
@@ -34,7 +35,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> Result<
     let interrupt = signals::interrupt()?;
     let tables: Vec<Option<toml::Table>> = configs.iter().map(|path| read(path)).collect();
     let mut commands = Vec::with_capacity(configs.len());
-    let (mut captures, mut inputs) = (Vec::new(), Vec::new());
+    let (mut captures, mut inputs, mut owns) = (Vec::new(), Vec::new(), Vec::new());
     for (index, (config, table)) in configs.iter().zip(&tables).enumerate() {
         let sets = addressed(&args.sets.sets, set_target, table.as_ref(), &tables);
         let pipeline = pipeline::open(app.registry, Some(config), None, &sets)?;
@@ -47,10 +48,22 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> Result<
         let asked = args.capture.as_ref().map(|capture| of_part(capture, index));
         captures.extend(asked.or_else(|| pipeline.plan.observe.capture.clone()));
         inputs.extend(overwrite::inputs(Some(config), &pipeline.plan));
+        owns.push(pipeline.plan.observe.run_dir.is_some());
         commands.push(arguments(app, args, index, config, &sets, &faults));
     }
     for capture in &captures {
         overwrite::refuse(Some(capture), &inputs)?;
+    }
+    let run_dir = run_dir(args, configs)?;
+    for (index, (arguments, own)) in commands.iter_mut().zip(owns).enumerate() {
+        // One that its config gives a directory has that.
+        if let Some(run_dir) = run_dir.as_ref().filter(|_| args.run_dir.is_some() || !own) {
+            let part = run_dir.path().join(index.to_string());
+            arguments.extend(["--run-dir".into(), part.into()]);
+            if !run_dir.is_asked() {
+                arguments.push("--run-dir-unasked".into());
+            }
+        }
     }
     let program = env::current_exe().context("cannot find the running executable")?;
     let mut parts = Vec::with_capacity(configs.len());
@@ -58,7 +71,13 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> Result<
         parts.push(start(&program, config, &arguments)?);
     }
     wait(&mut parts, &interrupt)?;
-    Ok(report(parts, args.json)?)
+    Ok(report(parts, args.json, run_dir.as_ref())?)
+}
+
+/// The directory that holds those of the processes.
+fn run_dir(args: &RunArgs, configs: &[PathBuf]) -> anyhow::Result<Option<RunDir>> {
+    let configs: Vec<String> = configs.iter().map(|config| config.display().to_string()).collect();
+    RunDir::open(args.run_dir.as_deref(), &Mark::of_this_process("run", &configs))
 }
 
 /// The arguments of one process.
@@ -87,9 +106,6 @@ fn arguments(
     }
     if let Some(capture) = &args.capture {
         arguments.extend(["--capture".into(), of_part(capture, index).into()]);
-    }
-    if let Some(run_dir) = &args.run_dir {
-        arguments.extend(["--run-dir".into(), run_dir.join(index.to_string()).into()]);
     }
     arguments
 }
@@ -158,18 +174,36 @@ fn tell(parts: &[Part], signal: Signal) {
     }
 }
 
-fn report(parts: Vec<Part>, as_json: bool) -> anyhow::Result<Exit> {
+fn report(parts: Vec<Part>, as_json: bool, run_dir: Option<&RunDir>) -> anyhow::Result<Exit> {
+    let exits: Vec<Option<i32>> = parts.iter().map(|part| part.exit.flatten()).collect();
+    let worst = [Exit::Usage, Exit::Unfit, Exit::Failed].into_iter();
+    let mut worst = worst.filter(|exit| exits.contains(&Some(i32::from(*exit as u8))));
+    let all_done = exits.iter().all(|exit| *exit == Some(0));
+    let exit = if all_done { Exit::Done } else { worst.next().unwrap_or(Exit::Failed) };
+    if let Some(run_dir) = run_dir {
+        let of = |(part, exit): (&Part, &Option<i32>)| json!({ "config": part.config.display().to_string(), "exit": exit });
+        let runs: Vec<Value> = parts.iter().zip(&exits).map(of).collect();
+        let text = json!({ "ok": all_done, "runs": runs }).to_string();
+        if let Err(error) = run_dir.replace(run_dir::REPORT, &text) {
+            tracing::warn!("cannot write to {}: {error}", run_dir.path().display());
+        }
+    }
+    match show(parts, all_done, as_json)? {
+        Ok(()) => Ok(exit),
+        Err(error) => Ok(pipeline::unwritten(&error)),
+    }
+}
+
+/// Prints what the processes have printed.
+fn show(parts: Vec<Part>, ok: bool, as_json: bool) -> anyhow::Result<std::io::Result<()>> {
     let mut runs = Vec::with_capacity(parts.len());
-    let mut exits = Vec::with_capacity(parts.len());
     for part in parts {
-        let exit = part.exit.flatten();
-        exits.push(exit);
         let text =
             part.stdout.join().map_err(|_| anyhow::anyhow!("reading an output panicked"))??;
         if !as_json {
-            let text = format!("{}:\n{text}\n", part.config.display());
-            if let Err(error) = pipeline::print(&text) {
-                return Ok(pipeline::unwritten(&error));
+            let printed = pipeline::print(&format!("{}:\n{text}\n", part.config.display()));
+            if printed.is_err() {
+                return Ok(printed);
             }
             continue;
         }
@@ -178,20 +212,13 @@ fn report(parts: Vec<Part>, as_json: bool) -> anyhow::Result<Exit> {
                 run.insert("config".to_owned(), json!(part.config.display().to_string()));
                 Value::Object(run)
             }
-            _ => single::failed(&part.config, exit),
+            _ => single::failed(&part.config, part.exit.flatten()),
         });
     }
-    if as_json {
-        let ok = exits.iter().all(|exit| *exit == Some(0));
-        let text = format!("{}\n", json!({ "ok": ok, "runs": runs }));
-        if let Err(error) = pipeline::print(&text) {
-            return Ok(pipeline::unwritten(&error));
-        }
+    if !as_json {
+        return Ok(Ok(()));
     }
-    let worst = [Exit::Usage, Exit::Unfit, Exit::Failed].into_iter();
-    let mut worst = worst.filter(|exit| exits.contains(&Some(i32::from(*exit as u8))));
-    let all_done = exits.iter().all(|exit| *exit == Some(0));
-    Ok(if all_done { Exit::Done } else { worst.next().unwrap_or(Exit::Failed) })
+    Ok(pipeline::print(&format!("{}\n", json!({ "ok": ok, "runs": runs }))))
 }
 
 fn read(path: &Path) -> Option<toml::Table> {

@@ -3,16 +3,17 @@
 use std::io;
 use std::path::Path;
 
+use pmd_observe::{Code, Owner, Verdict};
 use serde_json::json;
 
 use super::bar::Bar;
 use super::refusal::Refusal;
-use super::run_dir::RunDir;
 use super::{App, Exit, RunArgs, overwrite, pipeline, say, signals};
 use crate::config::retry::milliseconds;
 use crate::fault::Fault;
 use crate::plan::Plan;
 use crate::run::{Report, RunOptions, run as run_plan};
+use crate::run_dir::{self, Mark, RunDir};
 
 /// Checks the config and whether this machine fits it, runs it, and prints the report.
 pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
@@ -34,7 +35,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
     if !fit.fits() {
         return Err(Refusal::unfit(plan, &fit));
     }
-    let run_dir = RunDir::open(args.run_dir.as_deref(), plan)?;
+    let run_dir = run_dir_of(args, plan)?;
     log(plan);
     let mut bar = (!args.part).then(Bar::new).flatten();
     let mut watch = |progress: &crate::run::Progress| {
@@ -54,14 +55,59 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
     if let Some(bar) = bar {
         bar.clear();
     }
-    let mut report = ran?;
-    if let Some(run_dir) = run_dir {
-        run_dir.write(&mut report, &plan.to_json(&fit));
+    let mut report = match ran.map_err(Refusal::from) {
+        Ok(report) => report,
+        Err(refusal) => {
+            if let Some(run_dir) = &run_dir {
+                keep(run_dir, &mut Report::refused(refusal.verdict()), &plan.to_json(&fit));
+            }
+            return Err(refusal);
+        }
+    };
+    if let Some(run_dir) = &run_dir {
+        keep(run_dir, &mut report, &plan.to_json(&fit));
+    }
+    if !report.trouble.is_empty() {
+        say(&report.trouble);
     }
     if let Err(error) = show(&report, args.json) {
         return Ok(pipeline::unwritten(&error));
     }
     Ok(if report.ok { Exit::Done } else { Exit::Failed })
+}
+
+/// The run directory that the command line or the config asks for, or the usual one.
+fn run_dir_of(args: &RunArgs, plan: &Plan) -> anyhow::Result<Option<RunDir>> {
+    let configs: Vec<String> =
+        args.configs.iter().map(|config| config.display().to_string()).collect();
+    let mark = Mark::of_this_process("run", &configs);
+    match (&args.run_dir, args.run_dir_unasked) {
+        (Some(path), true) => match RunDir::at(path, false, &mark) {
+            Ok(run_dir) => Ok(Some(run_dir)),
+            Err(error) => {
+                tracing::warn!("no run directory: {error:#}");
+                Ok(None)
+            }
+        },
+        (asked, _) => RunDir::open(asked.as_deref().or(plan.observe.run_dir.as_deref()), &mark),
+    }
+}
+
+/// Writes report and plan. What cannot be written fails the run where it was asked for, and else is warned about.
+fn keep(run_dir: &RunDir, report: &mut Report, plan: &serde_json::Value) {
+    let text = serde_json::to_string_pretty(report).map_err(io::Error::other);
+    // Whoever waits for the report finds the plan there already.
+    let files = [(run_dir::PLAN, Ok(format!("{plan:#}"))), (run_dir::REPORT, text)];
+    for (name, text) in files {
+        let Err(error) = text.and_then(|text| run_dir.replace(name, &text)) else { continue };
+        let reason = format!("cannot write {}: {error}", run_dir.path().join(name).display());
+        if run_dir.is_asked() && report.ok {
+            report.ok = false;
+            report.verdict = Verdict::new(Code::Unknown, Owner::Local, reason);
+        } else {
+            tracing::warn!("{reason}");
+        }
+    }
 }
 
 /// The faults that the command line names.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use pmd_lcore::Progress;
 use pmd_mem::Memlock;
 use pmd_verbs::endpoint::{EndpointOptions, Pending};
-use pmd_verbs::{PlacedFault, Survey};
+use pmd_verbs::{JournalReader, PlacedFault, Survey};
 use thiserror::Error;
 
 use crate::config::schema::Settings;
@@ -78,6 +78,11 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// What was not written, and why.
     fn finish(&self) -> Result<(), DeviceError>;
+
+    /// The transition journal of all its lcores, for the control thread. `None` for a kind of device that keeps none.
+    fn journal(&self) -> Option<JournalReader> {
+        None
+    }
 }
 
 /// One lcore's part of a device.

@@ -7,7 +7,9 @@ use pmd_lcore::{Doorbells, Progress};
 use pmd_verbs::endpoint::{EndpointOptions, Pending};
 use pmd_verbs::ledger::Switches;
 use pmd_verbs::roce::ids::Instant;
-use pmd_verbs::{Context, DeviceConfig, Disturb, Doorbell, OpenError, Survey, WireChoice};
+use pmd_verbs::{
+    Context, DeviceConfig, Disturb, Doorbell, JournalReader, OpenError, Survey, WireChoice,
+};
 
 use super::{Device, DeviceError, DeviceKind, DeviceLcore, DeviceRequest};
 use crate::config::keys;
@@ -89,6 +91,10 @@ impl Device for Open {
 
     fn finish(&self) -> Result<(), DeviceError> {
         self.device.finish_capture().map_err(|error| DeviceError::Refused(error.to_string()))
+    }
+
+    fn journal(&self) -> Option<JournalReader> {
+        Some(self.device.journal())
     }
 }
 

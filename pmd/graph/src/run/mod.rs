@@ -30,6 +30,7 @@ use crate::limits::DRAIN;
 use crate::node::{Edges, Live, NodeResult};
 use crate::plan::Plan;
 use crate::registry::Registry;
+use crate::run_dir::JournalKeeper;
 use lcore::Ties;
 use monitor::{Monitor, Outlets, Subject};
 use survey::{Asker, Seat};
@@ -47,7 +48,7 @@ pub struct RunOptions<'a> {
     pub faults: Vec<Fault>,
     /// File that every frame is written to.
     pub capture: Option<PathBuf>,
-    /// Directory that the state of the run is written to, once a second.
+    /// Directory that its journal and, once a second, its state are written to.
     pub run_dir: Option<PathBuf>,
     /// Ends it as soon as this is true.
     pub interrupt: Option<Arc<AtomicBool>>,
@@ -120,7 +121,7 @@ struct OpenDevice {
 pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<Report, RunError> {
     let RunOptions { duration, faults, capture, run_dir, interrupt, watcher } = options;
     let (flips, packets) = sort(plan, faults)?;
-    let outlets = Outlets::open(run_dir, plan.observe.listen)
+    let outlets = Outlets::open(run_dir.clone(), plan.observe.listen)
         .map_err(|(address, source)| RunError::Observe { address, source })?;
     let (memory, regions) = memory::reserve(plan)?;
     let capture = capture.or_else(|| plan.observe.capture.clone());
@@ -142,9 +143,13 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
     let monitor = monitor.and_then(|started| {
         started.inspect_err(|error| tracing::warn!("nobody watches this run: {error}")).ok()
     });
-    let mut watch = watch::Watch { plan: &plan, live: &live, duration, interrupt, watcher };
+    let readers = devices.iter().filter_map(|open| open.device.journal()).collect();
+    let journal = JournalKeeper::new(readers, run_dir.as_deref());
+    let mut watch =
+        watch::Watch { plan: &plan, live: &live, duration, interrupt, watcher, journal };
     watch.until_the_end(&running, began);
     let ended = running.join(DRAIN);
+    watch.journal.keep();
     let elapsed = began.elapsed();
     let mut results: Vec<NodeResult> = inbox.try_iter().collect();
     results.sort_by_key(|result| result.index);
@@ -165,6 +170,7 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
             None => NodeReport::unknown(node),
         }
     };
+    let trouble = if verdict.is_ok() { String::new() } else { watch.journal.trouble() };
     Ok(Report {
         ok: verdict.is_ok(),
         elapsed_s: elapsed.as_secs_f64(),
@@ -172,6 +178,7 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
         verdict,
         lcores: ended.iter().map(|e| LcoreReport::new(&e.name, e.cpu, &e.stats)).collect(),
         memory: regions,
+        trouble,
     })
 }
 

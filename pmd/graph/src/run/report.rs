@@ -30,13 +30,17 @@ pub struct Report {
     pub lcores: Vec<LcoreReport>,
     /// The regions.
     pub memory: Vec<RegionReport>,
+    /// Of a run that failed: the last records of the transition journal about what failed, for people.
+    #[serde(skip)]
+    pub trouble: String,
 }
 
 impl Report {
     /// A run that did not begin.
     pub fn refused(verdict: Verdict) -> Self {
         let (nodes, lcores, memory) = (Vec::new(), Vec::new(), Vec::new());
-        Self { ok: false, elapsed_s: 0.0, nodes, verdict, lcores, memory }
+        let trouble = String::new();
+        Self { ok: false, elapsed_s: 0.0, nodes, verdict, lcores, memory, trouble }
     }
 }
 

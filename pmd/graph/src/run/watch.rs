@@ -9,6 +9,7 @@ use pmd_lcore::{Running, Wait};
 use crate::limits::{DRAIN, WATCH};
 use crate::node::Live;
 use crate::plan::Plan;
+use crate::run_dir::JournalKeeper;
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +33,7 @@ pub(super) struct Watch<'a, 'w> {
     pub(super) duration: Option<Duration>,
     pub(super) interrupt: Option<Arc<AtomicBool>>,
     pub(super) watcher: Option<&'w mut dyn FnMut(&Progress)>,
+    pub(super) journal: JournalKeeper,
 }
 
 impl Watch<'_, '_> {
@@ -48,6 +50,7 @@ impl Watch<'_, '_> {
             if let Some(watcher) = &mut self.watcher {
                 watcher(&progress);
             }
+            self.journal.keep();
             match stopped {
                 Some(since) if since.elapsed() >= DRAIN => break,
                 Some(_) => {}

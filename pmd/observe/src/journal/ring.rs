@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Words of a record: with its stamp four cache lines.
+/// Most words of a record: with its stamp four cache lines.
 pub const WORDS: usize = 31;
 
 /// A record as the ring keeps it; what its bytes mean is the writer's business.
@@ -46,8 +46,9 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Writes a record over the oldest one. Costs some stores, and never waits.
-    pub fn push(&mut self, record: &Words) {
+    /// Writes a record over the oldest one. Costs as many stores as it has words, and never waits: seven words and their
+    /// stamp are one cache line. Words that it does not have are what an older record left there.
+    pub fn push(&mut self, record: &[u64]) {
         let number = self.ring.written.load(Ordering::Relaxed);
         let slot = self.ring.slot(number);
         slot.stamp.store(2 * number + 1, Ordering::Relaxed);
