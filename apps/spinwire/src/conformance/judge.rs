@@ -171,7 +171,6 @@ mod tests {
             send_outstanding: 0,
             send_posted: 0,
             recv_outstanding: 0,
-            send_posted: 0,
             recv_posted: 0,
             memory_bytes: 0,
         }
