@@ -27,6 +27,7 @@ use crate::qp::attr::{AddressVector, CreateQpError, ModifyQpError, QpAttr, QpIni
 use crate::qp::state::{AttrMask, QpState, Transport};
 use crate::qp::stats::QpStats;
 use crate::qp::table::QpTable;
+use crate::ready::ReadyList;
 use crate::receive;
 use crate::responder::reply;
 use crate::sink::{CqSink, Frame, FrameOutcome, TxSink};
@@ -581,6 +582,25 @@ impl Engine {
     }
 
     // Getters -------------------------------------------------------------------------------
+
+    /// The last reading of the clock that the engine was told.
+    pub fn now(&self) -> Instant {
+        self.device.now
+    }
+
+    /// Whether a turn at this time finds nothing to do: no deadline has come and no queue pair waits for
+    /// its turn. All that it can change then is what the engine knows of the time, and, where memory is
+    /// shared, what follows from what peers have taken meanwhile.
+    pub fn is_idle(&self, now: Instant) -> bool {
+        let dev = &self.device;
+        let lists = [&dev.ready, &dev.acks, &dev.local, &dev.unsettled];
+        lists.into_iter().all(ReadyList::is_empty)
+            && dev.timers.is_idle(now)
+            && dev.pages.is_current()
+            && !dev.lanes.has_blocked()
+            && !dev.unfenced
+            && dev.overrun.is_empty()
+    }
 
     /// What the engine was made with; what can change since is asked for by other names.
     pub fn config(&self) -> &EngineConfig {

@@ -109,6 +109,11 @@ impl Timers {
         None
     }
 
+    /// Whether to be told that it is `now` changes nothing.
+    pub(crate) fn is_idle(&self, now: Instant) -> bool {
+        self.unarmed.is_empty() && self.heap.first().is_none_or(|entry| entry.at > now)
+    }
+
     /// Takes one slot whose deadline has come.
     #[inline]
     pub(crate) fn due(&mut self, now: Instant) -> Option<u32> {

@@ -130,6 +130,11 @@ impl Lanes {
         }
     }
 
+    /// Whether anybody waits for room in a ring.
+    pub(crate) fn has_blocked(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.blocked.is_empty())
+    }
+
     /// The next queue pair that waits for a ring which was not found full in this poll.
     #[inline]
     pub(crate) fn next_blocked(&mut self) -> Option<u32> {

@@ -51,6 +51,11 @@ impl Pages {
         !self.changed.is_empty() || !self.gone.is_empty()
     }
 
+    /// Whether everything is shown as it is.
+    pub(crate) fn is_current(&self) -> bool {
+        !self.has_changed() && self.received.is_empty()
+    }
+
     /// Shows everything that changed.
     #[inline]
     pub(crate) fn publish(&mut self, qps: &mut QpTable, peers: &mut impl LocalPeer) {
