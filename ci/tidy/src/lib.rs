@@ -155,16 +155,20 @@ mod tests {
     /// engine and wire meet only above both.
     #[test]
     fn dependencies_point_one_way() {
-        let allowed: [(&str, &[&str]); 11] = [
+        let allowed: [(&str, &[&str]); 12] = [
             ("pmd/roce", &[]),
             ("pmd/observe", &[]),
             ("pmd/ledger", &[]),
             ("pmd/mem", &[]),
             ("pmd/wire", &["pmd-mem"]),
-            ("pmd/sim", &["pmd-roce"]),
+            ("pmd/record", &["pmd-roce"]),
+            ("pmd/sim", &["pmd-record", "pmd-roce"]),
             ("pmd/lab", &["pmd-graph", "pmd-ledger", "pmd-observe", "pmd-roce", "pmd-sim"]),
             ("pmd/lcore", &["pmd-mem", "pmd-observe"]),
-            ("pmd/verbs", &["pmd-roce", "pmd-mem", "pmd-wire", "pmd-ledger", "pmd-observe"]),
+            (
+                "pmd/verbs",
+                &["pmd-roce", "pmd-record", "pmd-mem", "pmd-wire", "pmd-ledger", "pmd-observe"],
+            ),
             ("pmd/block", &["pmd-mem"]),
             (
                 "pmd/graph",

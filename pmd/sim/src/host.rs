@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use pmd_roce::engine::Engine;
+use pmd_record::Recorded;
 use pmd_roce::event::AsyncEvent;
 use pmd_roce::ids::{Gid, Instant};
 
@@ -26,7 +26,7 @@ impl HostId {
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) gid: Gid,
-    pub(crate) engine: Engine,
+    pub(crate) engine: Recorded,
     pub(crate) cqs: CqTable,
     pub(crate) events: VecDeque<AsyncEvent>,
     /// Frames that wait for the next turn, and when they arrived.

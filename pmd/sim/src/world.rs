@@ -5,7 +5,9 @@ use core::time::Duration;
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
+use pmd_record::{Recorded, Recording};
 use pmd_roce::counters::Counters;
 use pmd_roce::engine::{
     DestroyError, Engine, EngineConfig, PostRecvError, PostSendError, ResourceError, SrqInit,
@@ -43,6 +45,8 @@ pub struct World {
     pub(crate) fabric: Fabric,
     /// Inputs of the engines, if anybody wants them.
     pub(crate) inputs: Option<Vec<Input>>,
+    /// Where the engines of hosts to come are on record.
+    recording: Option<Arc<Recording>>,
 }
 
 impl World {
@@ -61,6 +65,7 @@ impl World {
             network,
             fabric: Fabric::default(),
             inputs: None,
+            recording: None,
         }
     }
 
@@ -96,6 +101,10 @@ impl World {
         configure(&mut config);
         let gid = config.gids.iter().find(|gid| **gid != Gid::default());
         let gid = *gid.expect("a host has an address");
+        let engine = match &self.recording {
+            Some(recording) => Recorded::on(recording, name, config.clone()),
+            None => Recorded::new(config.clone()),
+        };
         self.network.add_port(id);
         let gids = config.gids.iter().chain(&config.second_port);
         for gid in gids.filter(|gid| **gid != Gid::default()) {
@@ -106,7 +115,7 @@ impl World {
         self.hosts.push(Host {
             name: name.to_owned(),
             gid,
-            engine: Engine::new(config),
+            engine,
             cqs: CqTable::default(),
             events: VecDeque::new(),
             ingress: VecDeque::new(),
@@ -142,7 +151,7 @@ impl World {
     }
 
     /// Runs `command` on a host's engine, for what this type has no method for.
-    pub fn with_engine<R>(&mut self, host: HostId, command: impl FnOnce(&mut Engine) -> R) -> R {
+    pub fn with_engine<R>(&mut self, host: HostId, command: impl FnOnce(&mut Recorded) -> R) -> R {
         let result = command(&mut self.hosts[host.0].engine);
         self.published(host);
         result
@@ -517,6 +526,11 @@ impl World {
     /// Keeps every input of every engine from now on.
     pub fn record_inputs(&mut self) {
         self.inputs.get_or_insert_default();
+    }
+
+    /// Has the engines of hosts that are added from now on write to this record.
+    pub fn record_to(&mut self, recording: &Arc<Recording>) {
+        self.recording = Some(Arc::clone(recording));
     }
 
     /// The inputs that were kept.
