@@ -296,6 +296,10 @@ impl Actor {
                 Outcome::Done(engine.poll_transmit(*now, mem, tx, peers, cq) as u64)
             }
             Input::Local => Outcome::Done(engine.poll_local(mem, peers, cq) as u64),
+            Input::PollTransition => {
+                engine.poll_transition().map_or(Outcome::Done(0), |fell| Outcome::fell(&fell))
+            }
+            Input::TakeLostTransitions => Outcome::Done(engine.take_lost_transitions()),
             Input::PollEvent => engine.poll_event().map_or(Outcome::Done(0), Outcome::Event),
         }
     }

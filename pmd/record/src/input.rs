@@ -9,6 +9,7 @@ use pmd_roce::local::Record;
 use pmd_roce::qp::attr::{AddressVector, QpAttr, QpInit};
 use pmd_roce::qp::state::AttrMask;
 use pmd_roce::sink::{Flow, FrameOutcome, IpId};
+use pmd_roce::transition::Transition;
 use pmd_roce::work::AhId;
 
 use crate::call::words;
@@ -39,6 +40,8 @@ pub(crate) enum Input {
     Transmit { now: Instant },
     Local,
     PollEvent,
+    PollTransition,
+    TakeLostTransitions,
     PortDown(u8),
     PortUp(u8),
     SetGids { port: u8, gids: Vec<Gid> },
@@ -77,6 +80,8 @@ pack_enum!(Input {
     26 => FailSrq(srqn),
     27 => FailDevice,
     28 => LinkDown(link),
+    29 => PollTransition,
+    30 => TakeLostTransitions,
 });
 
 impl Input {
@@ -116,6 +121,8 @@ pub(crate) enum Outcome {
         rest: u64,
     },
     Event(AsyncEvent),
+    /// A state change that nobody asked for.
+    Fell(String),
 }
 
 pack_enum!(Outcome {
@@ -123,12 +130,22 @@ pack_enum!(Outcome {
     1 => Refused(reason),
     2 => Judged { ip_id, dropped, rest },
     3 => Event(event),
+    4 => Fell(transition),
 });
 
 impl Outcome {
     pub(crate) fn of(outcome: FrameOutcome) -> Self {
         let FrameOutcome { ip_id, dropped, rest } = outcome;
         Self::Judged { ip_id, dropped: dropped.map(|reason| reason.name().to_owned()), rest }
+    }
+
+    pub(crate) fn fell(transition: &Transition) -> Self {
+        let Transition { at, qpn, transport, from, to, cause } = transition;
+        let transport = transport.name();
+        Self::Fell(format!(
+            "{transport} queue pair {qpn} from {from} to {to} at {} ns: {cause}",
+            at.0
+        ))
     }
 
     pub(crate) fn of_result<T: Into<Made>>(result: Result<T, &dyn fmt::Display>) -> Self {
@@ -176,6 +193,7 @@ impl fmt::Display for Outcome {
             }
             Self::Judged { dropped: Some(reason), .. } => write!(f, "dropped: {reason}"),
             Self::Event(event) => write!(f, "{event}"),
+            Self::Fell(transition) => f.write_str(transition),
         }
     }
 }

@@ -13,6 +13,7 @@ use pmd_roce::memory::Memory;
 use pmd_roce::qp::attr::{AddressVector, CreateQpError, ModifyQpError, QpAttr, QpInit};
 use pmd_roce::qp::state::AttrMask;
 use pmd_roce::sink::{CqSink, Frame, FrameOutcome, TxSink};
+use pmd_roce::transition::Transition;
 use pmd_roce::work::{AhId, RecvWr, SendWr};
 
 use crate::input::Input;
@@ -423,6 +424,26 @@ impl Recorded {
         match tape {
             None => engine.poll_event(),
             Some(tape) => tape.poll_event(engine),
+        }
+    }
+
+    /// [`Engine::poll_transition`].
+    #[inline]
+    pub fn poll_transition(&mut self) -> Option<Transition> {
+        let Self { engine, tape } = self;
+        match tape {
+            None => engine.poll_transition(),
+            Some(tape) => tape.poll_transition(engine),
+        }
+    }
+
+    /// [`Engine::take_lost_transitions`].
+    #[inline]
+    pub fn take_lost_transitions(&mut self) -> u64 {
+        let Self { engine, tape } = self;
+        match tape {
+            None => engine.take_lost_transitions(),
+            Some(tape) => tape.take_lost_transitions(engine),
         }
     }
 }

@@ -134,12 +134,13 @@ impl Tape {
         work
     }
 
-    fn begin(&mut self, engine: &Engine, input: &Input) {
+    /// Begins an input; where it does not [end](Self::end), it is not written down.
+    pub(crate) fn begin(&mut self, engine: &Engine, input: &Input) {
         self.known = engine.now();
         self.log.begin(input);
     }
 
-    fn end(&mut self, engine: &mut Engine, outcome: &Outcome) {
+    pub(crate) fn end(&mut self, engine: &mut Engine, outcome: &Outcome) {
         self.log.call(&Call::Done);
         self.log.answer(outcome);
         // Asked each time, since asking puts deadlines in their places: whoever asks later changes nothing.

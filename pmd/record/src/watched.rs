@@ -9,6 +9,7 @@ use pmd_roce::memory::Memory;
 use pmd_roce::qp::attr::{ModifyQpError, QpAttr};
 use pmd_roce::qp::state::AttrMask;
 use pmd_roce::sink::{CqSink, Frame, FrameOutcome, TxSink};
+use pmd_roce::transition::Transition;
 use pmd_roce::work::{RecvWr, SendWr};
 
 use crate::input::{Input, Outcome};
@@ -233,5 +234,23 @@ impl Tape {
             let event = engine.poll_event();
             (event, event.map_or(Outcome::Done(0), Outcome::Event))
         })
+    }
+
+    #[cold]
+    pub(crate) fn poll_transition(&mut self, engine: &mut Engine) -> Option<Transition> {
+        self.begin(engine, &Input::PollTransition);
+        let transition = engine.poll_transition()?;
+        self.end(engine, &Outcome::fell(&transition));
+        Some(transition)
+    }
+
+    #[cold]
+    pub(crate) fn take_lost_transitions(&mut self, engine: &mut Engine) -> u64 {
+        self.begin(engine, &Input::TakeLostTransitions);
+        let lost = engine.take_lost_transitions();
+        if lost > 0 {
+            self.end(engine, &Outcome::Done(lost));
+        }
+        lost
     }
 }

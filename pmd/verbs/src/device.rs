@@ -12,7 +12,8 @@ use pmd_mem::{
     Key, Memlock, MemoryTable, Numa, Region, RegionError, RegionSpec, Seal, memlock_limit,
 };
 use pmd_observe::why::FaultHits;
-use pmd_roce::engine::{Engine, EngineConfig};
+use pmd_record::{Recorded, Recording};
+use pmd_roce::engine::EngineConfig;
 use pmd_roce::ids::{Gid, Instant, PathMtu, PdId};
 use pmd_roce::limits::{
     ACK_REQUEST_EVERY, MAX_QPS, QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS, WINDOW_PACKETS,
@@ -74,6 +75,8 @@ pub struct DeviceConfig {
     pub disturb: Disturb,
     /// What asynchronous events do to the work of endpoints.
     pub switches: Switches,
+    /// What every input of its lcores is written to.
+    pub record: Option<Arc<Recording>>,
 }
 
 impl Default for DeviceConfig {
@@ -88,6 +91,7 @@ impl Default for DeviceConfig {
             memlock: Memlock::Check,
             disturb: Disturb::default(),
             switches: Switches::default(),
+            record: None,
         }
     }
 }
@@ -168,6 +172,7 @@ struct Shared {
     handover: Handover,
     disturbance: Disturbance,
     switches: Switches,
+    record: Option<Arc<Recording>>,
     epoch: time::Instant,
     host: HostId,
 }
@@ -266,6 +271,7 @@ impl Device {
                 handover: Handover::new(prefix, config.lcores),
                 disturbance,
                 switches: config.switches,
+                record: config.record.clone(),
                 epoch: time::Instant::now(),
                 host: HostId::of_this_process(),
             }),
@@ -326,7 +332,7 @@ impl Device {
             lcore,
             lcores: self.shared.lcores,
         })?;
-        let engine = Engine::new(EngineConfig {
+        let config = EngineConfig {
             process: self.shared.prefix,
             lcore,
             gids: vec![self.shared.gid],
@@ -340,7 +346,11 @@ impl Device {
             ack_request_every: ACK_REQUEST_EVERY,
             mtu: self.shared.mtu,
             source_port: wire.as_ref().map(|wire| wire.source_port(pmd_wire::ROCE_PORT)),
-        });
+        };
+        let engine = match &self.shared.record {
+            Some(record) => Recorded::on(record, &format!("{} lcore {lcore}", self.name()), config),
+            None => Recorded::new(config),
+        };
         let memory =
             TableMemory::new(Arc::clone(&self.shared.table), Arc::clone(&self.shared.regions));
         let peers = Peers::new(self.shared.shm.as_ref(), lcore);

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pmd_roce::engine::Engine;
+use pmd_record::Recorded;
 use pmd_roce::event::{AsyncEvent, EventScope};
 use pmd_roce::ids::{Gid, Instant, Qpn};
 use pmd_roce::qp::attr::ModifyQpError;
@@ -39,7 +39,7 @@ const RESTLESS: u64 = 2000;
 
 /// An engine with everything that its traits ask for.
 pub(crate) struct Core {
-    pub(crate) engine: Engine,
+    pub(crate) engine: Recorded,
     pub(crate) cqs: Cqs,
     pub(crate) memory: TableMemory,
     pub(crate) peers: Peers,
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Core {
 
 /// What a [`Core`] is put together from.
 pub(crate) struct CoreParts {
-    pub(crate) engine: Engine,
+    pub(crate) engine: Recorded,
     pub(crate) memory: TableMemory,
     pub(crate) peers: Peers,
     pub(crate) wire: Option<Box<dyn Wire>>,
@@ -273,7 +273,7 @@ impl Core {
     }
 
     /// Runs a command that fails or changes something of the device, and shows peers what came of it.
-    pub(crate) fn command<R>(&mut self, act: impl FnOnce(&mut Engine, &mut Cqs) -> R) -> R {
+    pub(crate) fn command<R>(&mut self, act: impl FnOnce(&mut Recorded, &mut Cqs) -> R) -> R {
         let result = act(&mut self.engine, &mut self.cqs);
         self.engine.publish(&mut self.peers);
         self.collect_events();

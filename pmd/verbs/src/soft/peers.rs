@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use pmd_roce::engine::Engine;
+use pmd_record::Recorded;
 use pmd_roce::ids::{Gid, Instant, LinkId, Lkey, PdId, Psn, Qpn, Rkey, Srqn};
 use pmd_roce::limits::{QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS};
 use pmd_roce::local::{
@@ -78,7 +78,7 @@ impl Peers {
     pub(crate) fn receive(
         &mut self,
         now: Instant,
-        engine: &mut Engine,
+        engine: &mut Recorded,
         memory: &mut TableMemory,
         cqs: &mut Cqs,
     ) -> usize {
@@ -111,7 +111,7 @@ fn owner_of(qpn: Qpn) -> (u32, u32) {
 struct Taking<'a> {
     now: Instant,
     link: LinkId,
-    engine: &'a mut Engine,
+    engine: &'a mut Recorded,
     memory: &'a mut TableMemory,
     cqs: &'a mut Cqs,
 }
