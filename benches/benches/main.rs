@@ -9,9 +9,9 @@ mod histogram;
 mod icrc;
 mod memory_table;
 mod mempool;
-mod modify;
 mod paths;
 mod poll;
+mod reconnect;
 mod ring;
 
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn main() -> Result<()> {
         memory_table::suite,
         ring::suite,
         mempool::suite,
-        modify::suite,
+        reconnect::suite,
         endpoint::suite,
         copy::suite,
         histogram::suite,

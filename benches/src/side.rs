@@ -8,7 +8,8 @@ use pmd_verbs::roce::ids::{Gid, PathMtu, Psn, Qpn};
 use pmd_verbs::roce::qp::attr::{AddressVector, QpAttr, QpCap};
 use pmd_verbs::roce::qp::state::{AttrMask, QpState};
 use pmd_verbs::{
-    Access, Context, Cq, Device, DeviceConfig, Mr, Qp, QpOptions, Rc, RemoteAddr, Sge, WireChoice,
+    Access, Context, Cq, Device, DeviceConfig, Mr, Pd, Qp, QpOptions, Rc, RemoteAddr, Sge,
+    WireChoice,
 };
 
 /// What to measure with.
@@ -50,6 +51,29 @@ pub struct Side {
 
 const PSN: Psn = Psn::new(0x10_0000);
 const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+/// Creates a queue pair on one completion queue.
+pub(crate) fn create_qp(pd: &Pd, cq: &Cq, cap: QpCap) -> Result<Qp<Rc>> {
+    let (srq, xrcd) = (None, None);
+    let wish = QpOptions { send_cq: cq, recv_cq: cq, srq, xrcd, cap, signal_all: false };
+    Ok(pd.create_qp(&wish)?)
+}
+
+/// Leads a queue pair from RESET to RTS, with a peer that is known.
+///
+/// # Errors
+/// What was refused.
+pub(crate) fn bring_up(qp: &Qp<Rc>, av: AddressVector, peer: Qpn) -> Result<()> {
+    walk(qp, &steps(av, peer))
+}
+
+/// Takes the steps.
+pub(crate) fn walk(qp: &Qp<Rc>, steps: &[(QpAttr, AttrMask)]) -> Result<()> {
+    for (attr, mask) in steps {
+        qp.modify(attr, *mask)?;
+    }
+    Ok(())
+}
 
 /// What leads an RC queue pair from RESET to RTS, step by step.
 pub(crate) fn steps(av: AddressVector, dest_qpn: Qpn) -> [(QpAttr, AttrMask); 3] {
@@ -101,9 +125,8 @@ impl Side {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let wish =
-            QpOptions { send_cq: &cq, recv_cq: &cq, srq: None, xrcd: None, cap, signal_all: false };
-        let qps = (0..options.qps).map(|_| pd.create_qp(&wish)).collect::<Result<_, _>>()?;
+        let create = |_| create_qp(&pd, &cq, cap);
+        let qps = (0..options.qps).map(create).collect::<Result<_>>()?;
         Ok(Self { qps, cq, mr, cx })
     }
 
@@ -124,9 +147,7 @@ impl Side {
     pub fn connect(&self, peer: &Wish) -> Result<()> {
         for (qp, qpn) in self.qps.iter().zip(&peer.qpns) {
             let av = self.cx.path_to(peer.gid, *qpn).context("no path to the peer")?;
-            for (attr, mask) in steps(av, *qpn) {
-                qp.modify(&attr, mask)?;
-            }
+            bring_up(qp, av, *qpn)?;
         }
         Ok(())
     }

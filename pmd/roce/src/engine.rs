@@ -87,6 +87,11 @@ impl Engine {
         })
     }
 
+    /// The state of a queue pair.
+    pub fn qp_state(&self, qpn: Qpn) -> Option<QpState> {
+        self.qps.get(qpn).map(qp::Qp::state)
+    }
+
     /// What a queue pair has been through since it was created.
     pub fn query_qp_stats(&self, qpn: Qpn) -> Option<QpStats> {
         self.qps.get(qpn).map(|qp| qp.book.stats(qp.state()))

@@ -137,11 +137,13 @@ impl<T: Service> Qp<T> {
     /// As [`Qp::modify`].
     pub fn modify_by(&self, by: By, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpError> {
         let cx = self.pd.context();
-        let now = cx.device().now();
-        let from = self.state();
         let (device, transport, qpn) = (cx.device().name(), T::TRANSPORT, self.qpn);
-        let attempt = Attempt { device, transport, qpn, from, attr, mask, by };
-        let result = cx.with(|core| core.modify(now, &attempt));
+        let (attempt, result) = cx.with(|core| {
+            let (now, from) = (core.time(|| cx.device().now()), core.state(qpn));
+            let attempt = Attempt { device, transport, qpn, from, attr, mask, by };
+            let result = core.modify(now, &attempt);
+            (attempt, result)
+        });
         attempt.log(&result);
         result
     }
@@ -214,8 +216,11 @@ impl<T: Service> Qp<T> {
     }
 
     /// Current state.
+    ///
+    /// # Panics
+    /// Never: the queue pair lives as long as this handle.
     pub fn state(&self) -> QpState {
-        self.query().attr.state
+        self.pd.context().with(|core| core.state(self.qpn))
     }
 }
 

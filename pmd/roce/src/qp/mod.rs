@@ -111,7 +111,7 @@ impl Qp {
         self.alternate = None;
         self.flow = NOWHERE;
         self.requester = Requester::new();
-        self.responder = Responder::new();
+        self.responder.reset();
         self.local = Local::new(Psn::new(0));
         self.sq.clear();
         self.rq.clear();

@@ -29,8 +29,10 @@ pub(crate) fn check(
     }
     let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
     state::check(qp.transport(), from, to, mask)?;
-    values(dev, attr, mask)?;
-    migration(qp, dev, attr, mask)?;
+    if mask != AttrMask::STATE {
+        values(dev, attr, mask)?;
+        migration(qp, dev, attr, mask)?;
+    }
     Ok(to)
 }
 
@@ -135,11 +137,15 @@ pub(crate) fn apply<M, C: CqSink>(
 ) {
     let from = qp.state();
     let link = qp.attr.av.link;
-    set(&mut qp.attr, attr, mask);
-    dev.pages.touch(qp.slot);
+    if mask != AttrMask::STATE {
+        set(&mut qp.attr, attr, mask);
+    }
     if to != QpState::Rtr {
         // The path is chosen once, whatever else of the address changes.
         qp.attr.av.link = link;
+    }
+    if qp.is_local() || qp.transport() == Transport::Ud {
+        dev.pages.touch(qp.slot);
     }
     if mask.contains(AttrMask::AV) && to != QpState::Rtr {
         aim(qp, dev);

@@ -242,15 +242,7 @@ pub struct Masks {
 
 /// The masks of an edge, or `None` where no such edge exists.
 pub fn masks(transport: Transport, from: QpState, to: QpState) -> Option<Masks> {
-    let row = TABLE.iter().find(|row| {
-        row.to == to && row.from.contains(&from) && row.transports.contains(&transport)
-    })?;
-    // A call that stays in its state need not name it.
-    Some(if from == to {
-        Masks { required: row.required, optional: row.optional | AttrMask::STATE }
-    } else {
-        Masks { required: row.required | AttrMask::STATE, optional: row.optional }
-    })
+    EDGES[transport as usize][from as usize][to as usize]
 }
 
 /// Whether a modify call with these attributes may take `from` to `to`.
@@ -461,3 +453,32 @@ static TABLE: &[Row] = &[
     row(&[Sqd], Sqd, &[Ud], NONE, bits!(PKEY_INDEX | QKEY)),
     row(&[Sqd], Sqd, &[RawPacket], NONE, NONE),
 ];
+
+const STATES: usize = QpState::ALL.len();
+/// One past the highest number of a transport.
+const TRANSPORTS: usize = XrcTgt as usize + 1;
+
+/// The table spread out by transport, state left and state entered: a connection that is to come back
+/// does not search it at each step.
+static EDGES: [[[Option<Masks>; STATES]; STATES]; TRANSPORTS] = {
+    let mut edges = [[[None; STATES]; STATES]; TRANSPORTS];
+    let mut at = 0;
+    while at < TABLE.len() {
+        let Row { from, to, transports, required, optional } = TABLE[at];
+        let mut nth = 0;
+        while nth < from.len() * transports.len() {
+            let (from, transport) =
+                (from[nth / transports.len()], transports[nth % transports.len()]);
+            // A call that stays in its state need not name it.
+            let masks = if from as u8 == to as u8 {
+                Masks { required, optional: optional.union(AttrMask::STATE) }
+            } else {
+                Masks { required: required.union(AttrMask::STATE), optional }
+            };
+            edges[transport as usize][from as usize][to as usize] = Some(masks);
+            nth += 1;
+        }
+        at += 1;
+    }
+    edges
+};

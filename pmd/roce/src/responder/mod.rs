@@ -68,6 +68,13 @@ impl Responder {
         }
     }
 
+    /// RESET: as new, but for the room that READs and atomics had.
+    pub(crate) fn reset(&mut self) {
+        let mut replies = core::mem::replace(&mut self.replies, Replies::new());
+        replies.clear();
+        *self = Self { replies, ..Self::new() };
+    }
+
     /// RTR: the first request carries `rq_psn`.
     pub(crate) const fn begin(&mut self, rq_psn: Psn) {
         self.expected = rq_psn;

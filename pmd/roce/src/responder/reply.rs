@@ -66,6 +66,12 @@ impl Replies {
         Self { ring: Box::default(), accepted: 0, due: 0 }
     }
 
+    /// Forgets every request; the room for them stays.
+    pub(crate) const fn clear(&mut self) {
+        self.accepted = 0;
+        self.due = 0;
+    }
+
     /// Makes room for `depth` requests. The newest ones stay.
     pub(crate) fn resize(&mut self, depth: u8) {
         let depth = usize::from(depth);

@@ -9,6 +9,7 @@ use pmd_record::Recorded;
 use pmd_roce::event::{AsyncEvent, EventScope};
 use pmd_roce::ids::{Gid, Instant, Qpn};
 use pmd_roce::qp::attr::ModifyQpError;
+use pmd_roce::qp::state::QpState;
 use pmd_wire::{JoinError, RxVerdict, Wire};
 
 use super::alarm::Alarm;
@@ -222,6 +223,16 @@ impl Core {
             && self.alarm.is_none()
             && self.peers.has_links()
             && self.wire.as_deref().is_none_or(is_sent)
+    }
+
+    /// The time of a command. An lcore's loop has read the clock in this turn.
+    pub(crate) fn time(&self, clock: impl FnOnce() -> Instant) -> Instant {
+        if self.driven { self.now } else { clock() }
+    }
+
+    /// State of a queue pair that a handle keeps alive.
+    pub(crate) fn state(&self, qpn: Qpn) -> QpState {
+        self.engine.qp_state(qpn).expect("a handle keeps its queue pair alive")
     }
 
     pub(crate) fn modify(
