@@ -576,6 +576,12 @@ impl Engine {
         self.device.events.poll()
     }
 
+    /// Whether [`Engine::poll_transition`] has something.
+    #[inline]
+    pub fn has_transitions(&self) -> bool {
+        !self.device.transitions.is_empty()
+    }
+
     /// The next state change that nobody asked for.
     pub fn poll_transition(&mut self) -> Option<Transition> {
         self.device.transitions.poll()

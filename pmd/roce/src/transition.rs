@@ -71,6 +71,11 @@ impl Transitions {
         self.kept.push_back(transition);
     }
 
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
     pub(crate) fn poll(&mut self) -> Option<Transition> {
         self.kept.pop_front()
     }

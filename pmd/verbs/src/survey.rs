@@ -149,17 +149,12 @@ impl Roll {
     /// Its owner moves it on from `state`. To Error is its end, as far as the owner is concerned; to RESET is a new
     /// beginning.
     pub(crate) fn moves(&mut self, qpn: Qpn, state: QpState, attr: &QpAttr, mask: AttrMask) {
-        if !mask.contains(AttrMask::STATE) {
+        let (ends, begins) = (attr.state == QpState::Error, attr.state == QpState::Reset);
+        if !mask.contains(AttrMask::STATE) || !ends && !begins {
             return;
         }
         let Some(entry) = self.entries.get_mut(&qpn) else { return };
-        match attr.state {
-            QpState::Error => {
-                entry.closed_in.get_or_insert(state);
-            }
-            QpState::Reset => entry.closed_in = None,
-            _ => {}
-        }
+        entry.closed_in = if begins { None } else { entry.closed_in.or(Some(state)) };
     }
 
     /// A queue pair is about to be destroyed.

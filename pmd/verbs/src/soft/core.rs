@@ -255,7 +255,15 @@ impl Core {
     }
 
     /// Writes down what queue pairs fell into by themselves.
+    #[inline]
     fn note_transitions(&mut self, now: Instant) {
+        if self.engine.has_transitions() {
+            self.write_transitions(now);
+        }
+    }
+
+    #[cold]
+    fn write_transitions(&mut self, now: Instant) {
         while let Some(transition) = self.engine.poll_transition() {
             self.journal.fell(&transition);
         }
