@@ -32,6 +32,10 @@ pub(crate) enum Command {
     Conformance(ConformanceArgs),
     /// Measure bandwidth or latency of one operation, with the flags of perftest
     Perf(PerfArgs),
+    /// Say why a run failed, from what it left or while it lives
+    Why(WhyArgs),
+    /// Show what moved queue pairs, and what was refused
+    Journal(JournalArgs),
     /// Scenarios of faults in a deterministic world
     Lab(LabArgs),
     /// Run a scenario, and record every input for exact replay
@@ -83,6 +87,49 @@ pub(crate) struct ConformanceArgs {
     pub(crate) json: bool,
 }
 
+/// `why`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Without RUN_DIR the last run is meant. With the directories of both ends of a connection, the evidence of both is used.
+The exit code is 0 where there is a diagnosis, whatever it says; 1 where files are damaged, or of a newer version; 2 where
+there is no run directory.")]
+pub(crate) struct WhyArgs {
+    /// Run directories: of one end, or of both
+    #[arg(value_name = "RUN_DIR")]
+    pub(crate) run_dirs: Vec<PathBuf>,
+    /// Print the verdict and the runs as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `journal`.
+#[derive(Args, Debug)]
+pub(crate) struct JournalArgs {
+    /// Run directory [default: that of the last run]
+    #[arg(value_name = "RUN_DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+    /// Go on as long as the run lives
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Only this queue pair: 0x024001, or decimal
+    #[arg(long, value_name = "QPN", value_parser = qpn)]
+    pub(crate) qp: Option<u32>,
+    /// Print each record as one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn qpn(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    match number {
+        Ok(number) if number < 1 << 24 => Ok(number),
+        _ => Err("a queue pair number has 24 bits: 0x024001, or decimal".to_owned()),
+    }
+}
+
 /// A part of the conformance check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
@@ -95,6 +142,12 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn queue_pairs_are_named_in_hexadecimal_or_decimal() {
+        assert_eq!((qpn("0x024001"), qpn("147457")), (Ok(0x02_4001), Ok(0x02_4001)));
+        assert!(qpn("0x1000000").is_err() && qpn("soft0").is_err() && qpn("").is_err());
+    }
 
     #[test]
     fn the_definition_is_sound() {

@@ -36,6 +36,8 @@ fn main() -> ExitCode {
         Command::Devices(args) => commands::devices::run(args),
         Command::Conformance(args) => commands::conformance::run(args),
         Command::Perf(args) => Ok(perf::run(args)),
+        Command::Why(args) => commands::why::run(args),
+        Command::Journal(args) => commands::journal::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Record(args) => lab::record(args),
     };

@@ -12,3 +12,6 @@ pub const TOLD_CHARS: usize = 256;
 
 /// Most events, lines of journal or faults that an end tells of itself.
 pub const TOLD_LINES: usize = 64;
+
+/// Lines of a transition journal that go into a diagnosis, of each end.
+pub const HISTORY_LINES: usize = 8;

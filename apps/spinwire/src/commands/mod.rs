@@ -3,4 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod conformance;
 pub(crate) mod devices;
+pub(crate) mod journal;
 pub(crate) mod plan;
+mod recorded;
+pub(crate) mod why;

@@ -219,7 +219,11 @@ fn no_home_is_only_a_warning() {
         crate::bench::command(&["run", &config("quickstart.toml"), "--set", &input.set()]);
     let output = command.env("XDG_STATE_HOME", "/proc/none").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("no run directory: cannot make /proc/none"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("no run directory: cannot make /proc/none"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

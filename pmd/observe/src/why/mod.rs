@@ -7,6 +7,7 @@
 mod broken;
 mod evidence;
 mod facts;
+mod history;
 mod receives;
 mod refused;
 mod silence;
@@ -16,6 +17,7 @@ pub use evidence::{
     Transition,
 };
 pub use facts::{ack_timeout_ns, retry_budget_ns};
+pub use history::{Half, attributes_of, evidence_of, trouble};
 
 use self::facts::{Facts, with_observations};
 use crate::verdict::{Code, Owner, Verdict};
