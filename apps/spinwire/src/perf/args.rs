@@ -157,6 +157,9 @@ pub(crate) struct PerfArgs {
     /// The server posts no receives
     #[arg(long)]
     pub(super) no_post_recv: bool,
+    /// Keep the report and the journal of the run in this directory [default: one of its own; `last` leads to it]
+    #[arg(long, value_name = "D")]
+    pub(super) run_dir: Option<std::path::PathBuf>,
     /// Print the result as one JSON object
     #[arg(long)]
     pub(super) json: bool,

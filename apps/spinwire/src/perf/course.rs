@@ -10,12 +10,14 @@ use pmd_lcore::{Clock, Topology, hop_ns};
 use pmd_observe::Verdict;
 use pmd_verbs::connect::channel_pair;
 use pmd_verbs::{Device, DeviceConfig, Disturb, OpenError, WireChoice};
+use serde_json::Value;
 
 use super::args::{PerfArgs, Wire};
 use super::bar::Bar;
 use super::crew::Seats;
 use super::dialogue::{Dialogue, Place, VERSION, Welcome, Word};
 use super::faults::Faults;
+use super::keep::Keep;
 use super::limits::CONNECT;
 use super::params::Params;
 use super::placement::{Cpus, place};
@@ -36,14 +38,34 @@ struct Outcome {
 
 /// Runs the part of this process, prints the result, and says how it ended.
 pub(crate) fn run(args: &PerfArgs) -> Exit {
-    let (params, outcome) = match started(args) {
+    let mut keep = Keep::default();
+    let (params, mut outcome) = match started(args, &mut keep) {
         Ok(ended) => ended,
         Err(refusal) => {
             let params = Params::of(args, Vec::new(), &|_| None).ok();
-            return tell(args, params.as_ref(), &refusal);
+            let object = refused(args, params.as_ref(), &refusal);
+            let unwritten = keep.end(&object);
+            unwritten.into_iter().for_each(|reason| say(format_args!("error: {reason}")));
+            if args.part.is_none() {
+                keep.show_trouble();
+            }
+            return tell(args, &object, &refusal);
         }
     };
-    let Some(params) = params else { return outcome.exit };
+    let Some(params) = params else {
+        let verdict = &outcome.verdict;
+        // It was not asked for.
+        drop(keep.end(&serde_json::json!({ "ok": verdict.is_ok(), "verdict": verdict })));
+        return outcome.exit;
+    };
+    if let Some(reason) = keep.end(&result(&params, &outcome))
+        && outcome.exit == Exit::Done
+    {
+        (outcome.verdict, outcome.exit) = (Refusal::local(reason).verdict, Exit::Failed);
+    }
+    if outcome.exit != Exit::Done {
+        keep.show_trouble();
+    }
     match show(args, &params, &outcome) {
         Ok(()) => outcome.exit,
         Err(error) => {
@@ -53,33 +75,37 @@ pub(crate) fn run(args: &PerfArgs) -> Exit {
     }
 }
 
-/// A run without a result.
-fn tell(args: &PerfArgs, params: Option<&Params>, refusal: &Refusal) -> Exit {
+/// A run without a result, as JSON.
+fn refused(args: &PerfArgs, params: Option<&Params>, refusal: &Refusal) -> Value {
+    let verdict = &refusal.verdict;
+    match params {
+        Some(params) => report::object(params, None, None, &Counters::default(), verdict),
+        None => serde_json::json!({ "ok": false, "op": args.test, "verdict": verdict }),
+    }
+}
+
+/// Tells of a run without a result.
+fn tell(args: &PerfArgs, object: &Value, refusal: &Refusal) -> Exit {
     match refusal.exit {
         // The first process has heard of it, and says it.
         _ if args.part.is_some() => {}
         Exit::Failed => say(&refusal.verdict),
         _ => say(format_args!("error: {}", refusal.verdict.summary)),
     }
-    if args.json && args.part.is_none() {
-        let object = match params {
-            Some(params) => {
-                report::object(params, None, None, &Counters::default(), &refusal.verdict)
-            }
-            None => serde_json::json!({ "ok": false, "op": args.test, "verdict": refusal.verdict }),
-        };
-        if let Err(error) = print(&format!("{object}\n")) {
-            say(format_args!("error: cannot write the result: {error}"));
-        }
+    if args.json
+        && args.part.is_none()
+        && let Err(error) = print(&format!("{object}\n"))
+    {
+        say(format_args!("error: cannot write the result: {error}"));
     }
     refusal.exit
 }
 
-fn started(args: &PerfArgs) -> Result<(Option<Params>, Outcome), Refusal> {
+fn started(args: &PerfArgs, keep: &mut Keep) -> Result<(Option<Params>, Outcome), Refusal> {
     let interrupt = signals::interrupt().map_err(|error| Refusal::local(error.to_string()))?;
     if let Some(parent) = args.part {
         signals::end_with_the_parent();
-        let outcome = serve_parent(args, second::call(parent)?, interrupt)?;
+        let outcome = serve_parent(args, second::call(parent)?, interrupt, keep)?;
         return Ok((None, outcome));
     }
     let faults = Faults::of(&args.faults).map_err(Refusal::usage)?;
@@ -98,13 +124,14 @@ fn started(args: &PerfArgs) -> Result<(Option<Params>, Outcome), Refusal> {
     let topology = Topology::detect().map_err(|error| Refusal::local(error.to_string()))?;
     let both_here = args.listen.is_none() && args.peer.is_none();
     let cpus = place(args, &topology, both_here)?;
+    keep.open(args)?;
     if let Some(text) = &args.listen {
         let at = second::address(args, text)?;
         let (params, outcome) =
-            serve_stranger(args, &cpus, &faults, second::wait(at, &interrupt)?, interrupt)?;
+            serve_stranger(args, &cpus, &faults, second::wait(at, &interrupt)?, interrupt, keep)?;
         return Ok((Some(params), outcome));
     }
-    let lead = Lead { args, params, cpus, faults, interrupt };
+    let lead = Lead { args, params, cpus, faults, interrupt, keep };
     let (params, outcome) = if let Some(text) = &args.peer {
         let dialogue = Dialogue::new(second::dial(second::address(args, text)?)?);
         lead.with(dialogue, None)?
@@ -142,6 +169,7 @@ struct Lead<'a> {
     cpus: Cpus,
     faults: Faults,
     interrupt: Arc<AtomicBool>,
+    keep: &'a mut Keep,
 }
 
 impl Lead<'_> {
@@ -165,6 +193,7 @@ impl Lead<'_> {
             device: neighbour(&self.args.device),
             wire: wire_name(self.args.wire).to_owned(),
             faults: self.faults.frames.clone(),
+            run_dir: self.keep.of_server(),
         });
         dialogue.say(&Word::Welcome(Box::new(Welcome {
             version: VERSION,
@@ -204,7 +233,7 @@ impl Lead<'_> {
         let other = thread::Builder::new().name("server".into()).spawn(move || {
             let mut dialogue = Dialogue::new(theirs);
             dialogue.peer = "the client".to_owned();
-            follow(dialogue, &server, &params, interrupt).map(drop)
+            follow(dialogue, &server, &params, interrupt, &mut Keep::aside()).map(drop)
         });
         let other =
             other.map_err(|error| Refusal::unfit(format!("cannot start a thread: {error}")))?;
@@ -263,8 +292,9 @@ impl Lead<'_> {
         processes: u8,
         before: Option<u64>,
     ) -> Result<(Params, Outcome), Refusal> {
+        let interrupt = Arc::clone(&self.interrupt);
         let mut session =
-            Session::connect(dialogue, seats, &self.params, Arc::clone(&self.interrupt))?;
+            Session::connect(dialogue, seats, &self.params, interrupt, &mut *self.keep)?;
         let mut setting = Setting {
             processes,
             path: session.facts.path,
@@ -347,9 +377,11 @@ fn serve_parent(
     args: &PerfArgs,
     mut dialogue: Dialogue,
     interrupt: Arc<AtomicBool>,
+    keep: &mut Keep,
 ) -> Result<Outcome, Refusal> {
     let welcome = welcome(&mut dialogue, args)?;
     let place = welcome.place.ok_or_else(|| Refusal::usage("the first process gives no place"))?;
+    keep.open_at(args, place.run_dir.as_deref());
     let wire = match place.wire.as_str() {
         "shm" => WireChoice::Shm,
         "udp" => WireChoice::Udp,
@@ -357,8 +389,8 @@ fn serve_parent(
     };
     let faults = Faults { frames: place.faults, flips: Vec::new() };
     let cpus = Cpus { ours: place.cpus, theirs: Vec::new(), shared: place.shared };
-    serve(dialogue, &place.device, wire, &cpus, &faults, welcome.params, interrupt)
-        .map(|(_, outcome)| outcome)
+    let spot = Spot { device: &place.device, wire, cpus: &cpus, faults: &faults };
+    serve(dialogue, &spot, welcome.params, interrupt, keep).map(|(_, outcome)| outcome)
 }
 
 /// The server's part, for a client from elsewhere.
@@ -368,6 +400,7 @@ fn serve_stranger(
     faults: &Faults,
     channel: pmd_verbs::connect::Channel,
     interrupt: Arc<AtomicBool>,
+    keep: &mut Keep,
 ) -> Result<(Params, Outcome), Refusal> {
     let mut dialogue = Dialogue::new(channel);
     let mut params = welcome(&mut dialogue, args)?.params;
@@ -384,7 +417,8 @@ fn serve_stranger(
         dialogue.refuse(&reason);
         return Err(Refusal::usage(reason));
     }
-    serve(dialogue, &args.device, args.wire.into(), cpus, faults, params, interrupt)
+    let spot = Spot { device: &args.device, wire: args.wire.into(), cpus, faults };
+    serve(dialogue, &spot, params, interrupt, keep)
 }
 
 /// A client's first word.
@@ -416,32 +450,38 @@ fn welcome(dialogue: &mut Dialogue, args: &PerfArgs) -> Result<Welcome, Refusal>
     Ok(*welcome)
 }
 
+/// Where a server runs, and on what.
+struct Spot<'a> {
+    device: &'a str,
+    wire: WireChoice,
+    cpus: &'a Cpus,
+    faults: &'a Faults,
+}
+
 fn serve(
     mut dialogue: Dialogue,
-    device: &str,
-    wire: WireChoice,
-    cpus: &Cpus,
-    faults: &Faults,
+    spot: &Spot<'_>,
     params: Params,
     interrupt: Arc<AtomicBool>,
+    keep: &mut Keep,
 ) -> Result<(Params, Outcome), Refusal> {
-    let device = match open(device, wire, params.lcores, faults.at(true, false)) {
+    let device = match open(spot.device, spot.wire, params.lcores, spot.faults.at(true, false)) {
         Ok(device) => device,
         Err(refusal) => {
             dialogue.refuse(&refusal.verdict.summary);
             return Err(refusal);
         }
     };
-    dialogue.say(&Word::Accept { pid: std::process::id(), cpus: cpus.ours.clone() });
+    dialogue.say(&Word::Accept { pid: std::process::id(), cpus: spot.cpus.ours.clone() });
     let seats = Seats {
         device,
         first: 0,
-        cpus: cpus.ours.clone(),
-        cpu_shared: cpus.shared,
+        cpus: spot.cpus.ours.clone(),
+        cpu_shared: spot.cpus.shared,
         server: true,
         clock: Clock::start(),
     };
-    let outcome = follow(dialogue, &seats, &params, interrupt)?;
+    let outcome = follow(dialogue, &seats, &params, interrupt, keep)?;
     Ok((params, outcome))
 }
 
@@ -451,8 +491,9 @@ fn follow(
     seats: &Seats,
     params: &Params,
     interrupt: Arc<AtomicBool>,
+    keep: &mut Keep,
 ) -> Result<Outcome, Refusal> {
-    let mut session = Session::connect(dialogue, seats, params, interrupt)?;
+    let mut session = Session::connect(dialogue, seats, params, interrupt, keep)?;
     let setting = Setting {
         processes: 2,
         path: session.facts.path,
@@ -485,18 +526,23 @@ fn follow(
     }
 }
 
+/// What came out, as JSON.
+fn result(params: &Params, outcome: &Outcome) -> Value {
+    let Outcome { rows, setting, counters, verdict, .. } = outcome;
+    let object = |row| report::object(params, setting.as_ref(), row, counters, verdict);
+    if params.all {
+        let results: Vec<_> = rows.iter().map(|row| object(Some(row))).collect();
+        serde_json::json!({ "ok": verdict.is_ok(), "results": results, "verdict": verdict })
+    } else {
+        object(rows.first())
+    }
+}
+
 /// Prints what came out.
 fn show(args: &PerfArgs, params: &Params, outcome: &Outcome) -> std::io::Result<()> {
-    let Outcome { rows, setting, counters, verdict, .. } = outcome;
+    let Outcome { rows, setting, verdict, .. } = outcome;
     if args.json {
-        let object = |row| report::object(params, setting.as_ref(), row, counters, verdict);
-        let value = if params.all {
-            let results: Vec<_> = rows.iter().map(|row| object(Some(row))).collect();
-            serde_json::json!({ "ok": verdict.is_ok(), "results": results, "verdict": verdict })
-        } else {
-            object(rows.first())
-        };
-        print(&format!("{value}\n"))?;
+        print(&format!("{}\n", result(params, outcome)))?;
         // Whoever reads the object on stdout may not be whoever looks at the terminal.
         if !verdict.is_ok() {
             say(verdict);

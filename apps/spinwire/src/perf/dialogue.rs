@@ -1,6 +1,7 @@
 //! What the control threads of both ends say to each other.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pmd_graph::app::Exit;
@@ -76,6 +77,8 @@ pub(super) struct Place {
     pub(super) device: String,
     pub(super) wire: String,
     pub(super) faults: Vec<String>,
+    /// Its run directory.
+    pub(super) run_dir: Option<PathBuf>,
 }
 
 /// The line to the other end.

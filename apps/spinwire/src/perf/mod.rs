@@ -16,6 +16,7 @@ mod ends;
 mod failure;
 mod faults;
 mod inbox;
+mod keep;
 mod latency;
 mod lcore;
 mod limits;

@@ -15,6 +15,7 @@ use super::crew::{Crew, Seats};
 use super::desk::Signal;
 use super::dialogue::{Dialogue, Word};
 use super::failure::Failure;
+use super::keep::Keep;
 use super::lcore::{Command, Facts, Reply, Step};
 use super::limits::{CONNECT, EVIDENCE, INTERRUPTED, LOOK};
 use super::params::{Length, Params};
@@ -45,7 +46,7 @@ pub(super) struct Counters {
 
 /// A connected pair of ends.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct Session<'k> {
     crew: Crew,
     pub(super) dialogue: Dialogue,
     params: Params,
@@ -53,6 +54,7 @@ pub(super) struct Session {
     pub(super) facts: Facts,
     pub(super) counters: Counters,
     interrupt: Arc<AtomicBool>,
+    keep: &'k mut Keep,
     state: State,
     /// What the last step of this end came to.
     pub(super) served: Vec<(Step, Tally)>,
@@ -77,7 +79,7 @@ struct State {
     report_asked: bool,
 }
 
-impl Session {
+impl<'k> Session<'k> {
     /// Makes and connects every queue pair.
     ///
     /// # Errors
@@ -87,7 +89,9 @@ impl Session {
         seats: &Seats,
         params: &Params,
         interrupt: Arc<AtomicBool>,
+        keep: &'k mut Keep,
     ) -> Result<Self, Refusal> {
+        keep.begin(&seats.device, params);
         match Self::meet(&mut dialogue, seats, params) {
             Ok((crew, facts, remote)) => Ok(Self {
                 crew,
@@ -100,6 +104,7 @@ impl Session {
                 },
                 facts,
                 interrupt,
+                keep,
                 state: State::default(),
                 served: Vec::new(),
             }),
@@ -277,6 +282,7 @@ impl Session {
                     return Err(self.broken(&Failure::Stalled { seconds: waited.as_secs() }));
                 }
             }
+            self.keep.tick();
             watch(self.crew.done());
         }
         Ok(())
