@@ -103,6 +103,12 @@ pub const STORE_DEPTH: u64 = 128;
 pub const STORE_DEPTH_MAX: usize = pmd_block::limits::DEPTH_MAX as usize;
 /// How long a store may be silent while requests are in flight: longer than a disk's driver takes to give one up.
 pub const STORE_WAIT: Duration = Duration::from_secs(60);
+/// How long a target may be silent when the config does not say: longer than any other process keeps it from its core.
+pub const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(10);
+/// Longest silence of a target that a client can be told to bear.
+pub const KEEP_ALIVE_MAX: Duration = Duration::from_secs(3600);
+/// After so many times the silence that a client has announced, it is dead: it asks for a sign of life twice as often.
+pub const KEEP_ALIVE_GRACE: u32 = 2;
 /// How long a message of an unreliable transport is waited for before it counts as lost.
 pub const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Messages lost in a row after which nobody is there.

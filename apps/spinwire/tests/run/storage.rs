@@ -233,6 +233,117 @@ fn a_target_that_is_told_to_end_lets_its_load_finish() {
     }
 }
 
+/// P24: a target that hangs, on a connection that would retry for ever, is given up: every request in flight is an error, and
+/// what came before is counted.
+#[test]
+fn p24_a_target_that_hangs_is_given_up_by_its_load() {
+    for wire in ["shm", "udp"] {
+        let keys =
+            "duration = \"1h\"\nverify = false\nreads = 100\ntimeout = 0\nkeep_alive = \"500ms\"";
+        let mut pair = Pair::start(&format!("hang-{wire}"), wire, true, keys);
+        under_way(&mut pair.load);
+        pair.target.signal("-STOP");
+        let output = pair.load.end();
+        assert_eq!(output.status.code(), Some(1));
+        let made = report(&output);
+        let verdict = &made["verdict"];
+        assert_eq!(
+            (&verdict["code"], &verdict["owner"]),
+            (&"responder-slow".into(), &"remote".into()),
+            "{verdict}"
+        );
+        let summary = verdict["summary"].as_str().unwrap();
+        assert!(
+            summary.contains("answered nothing for") && summary.contains("keep-alive"),
+            "{verdict}"
+        );
+        assert_eq!(verdict["knob"], "node.load.keep_alive");
+        // Two queue pairs of 16 requests each.
+        assert_eq!(node(&made, "load")["errors"], 32, "{made}");
+        pair.target.signal("-CONT");
+        let output = pair.target.end();
+        assert_eq!(output.status.code(), Some(1), "its client gave up");
+    }
+}
+
+/// P24: a target does not keep a client that hangs, and serves the next one.
+#[test]
+fn p24_a_load_that_hangs_is_given_up_by_its_target() {
+    let keys = "duration = \"1h\"\nkeep_alive = \"300ms\"";
+    let mut pair = Pair::start("hang-load", "shm", false, keys);
+    under_way(&mut pair.load);
+    pair.load.signal("-STOP");
+    let output = pair.target.end();
+    assert_eq!(output.status.code(), Some(1));
+    let verdict = &report(&output)["verdict"];
+    assert_eq!(verdict["code"], "peer-dead", "{verdict}");
+    assert!(verdict["summary"].as_str().unwrap().contains("has said nothing for"), "{verdict}");
+    pair.load.signal("-CONT");
+    let output = pair.load.end();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(report(&output)["ok"], false);
+}
+
+/// P24: a client with nothing to ask for is not taken for dead: it says that it is there.
+#[test]
+fn p24_an_idle_client_is_kept() {
+    let address = free_address();
+    let folder = Folder::new("idle");
+    let client = folder.0.join("idle.toml");
+    let text = format!(
+        r#"
+[memory]
+size = "16MiB"
+[device.soft0]
+kind = "soft"
+[[lcore]]
+name = "lc0"
+[[node]]
+name = "source"
+kind = "generator"
+lcore = "lc0"
+block = "4KiB"
+count = 4
+rate = 2
+to = "client"
+[[node]]
+name = "client"
+kind = "block-client"
+lcore = "lc0"
+device = "soft0"
+peer = "{address}"
+keep_alive = "100ms"
+"#
+    );
+    fs::write(&client, text).expect("the folder takes files");
+    let listen = format!("node.target.listen={address}");
+    let server = config("quickstart-server.toml");
+    let target = Running::start(&["run", &server, "--json", "--set", &listen]);
+    let output = spinwire(&["run", &client.display().to_string(), "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(node(&report(&output), "client")["messages"], 4);
+    let output = target.end();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+/// P24: both ends are told to end at once: each finds the other leaving, and neither makes anything of it.
+#[test]
+fn p24_both_ends_that_leave_at_once() {
+    for wire in ["shm", "udp"] {
+        let mut pair = Pair::start(&format!("both-{wire}"), wire, true, "duration = \"1h\"");
+        under_way(&mut pair.load);
+        let pids = [pair.target.id(), pair.load.id()].map(|id| id.to_string());
+        let told = Command::new("kill").arg("-INT").args(pids).status();
+        assert!(told.expect("kill runs").success());
+        for end in [pair.load, pair.target] {
+            let output = end.end();
+            assert_eq!(output.status.code(), Some(0), "{}", report(&output));
+            let text = stderr(&output);
+            assert!(!text.contains("ERROR") && !text.contains("WARN"), "{text}");
+        }
+    }
+}
+
 /// The file is cut while it is worked on: the request fails, and both ends say so.
 #[test]
 fn a_file_that_somebody_cuts() {

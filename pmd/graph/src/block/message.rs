@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// Version of the messages; another one is refused.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of every message: short enough to be sent inline by any device.
 pub const MESSAGE_BYTES: usize = MESSAGE_LEN as usize;
 /// The same as operations count.
@@ -24,10 +24,12 @@ pub enum Operation {
     Bye = 3,
     /// Writes a range of the store into the client's buffer of this tag.
     Read = 4,
+    /// Does nothing, and is answered at once: the target is there.
+    KeepAlive = 5,
 }
 
 impl Operation {
-    const ALL: [Self; 4] = [Self::Commit, Self::Flush, Self::Bye, Self::Read];
+    const ALL: [Self; 5] = [Self::Commit, Self::Flush, Self::Bye, Self::Read, Self::KeepAlive];
 
     fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|operation| *operation as u8 == number)
@@ -269,7 +271,7 @@ mod tests {
                 Request { operation, tag: 0, sequence: 0, offset: 0, len: 0, crc32c: None };
             request.encode()[1]
         };
-        assert_eq!(Operation::ALL.map(bytes), [1, 2, 3, 4]);
+        assert_eq!(Operation::ALL.map(bytes), [1, 2, 3, 4, 5]);
         let statuses = Status::ALL.map(|status| status as u16);
         assert_eq!(statuses, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
@@ -285,7 +287,7 @@ mod tests {
             crc32c: Some(0xaabb_ccdd),
         };
         let expected = [
-            1, 1, 1, 0, 0xdd, 0xcc, 0xbb, 0xaa, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0,
+            2, 1, 1, 0, 0xdd, 0xcc, 0xbb, 0xaa, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0,
             0x10, 0, 0, 4, 3, 2, 1,
         ];
         assert_eq!(request.encode(), expected);
@@ -308,8 +310,8 @@ mod tests {
             Request::decode(&bytes)
         };
         assert_eq!(Request::decode(&good[..31]), Err(MessageError::Length(31)));
-        assert_eq!(with(0, 2), Err(MessageError::Version(2)));
-        assert_eq!(with(1, 5), Err(MessageError::Operation(5)));
+        assert_eq!(with(0, 9), Err(MessageError::Version(9)));
+        assert_eq!(with(1, 6), Err(MessageError::Operation(6)));
         assert_eq!(with(3, 0x80), Err(MessageError::Flags(0x8000)));
         let mut reply = good;
         reply[2] = 9;

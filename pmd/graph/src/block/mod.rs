@@ -17,20 +17,26 @@
 //! **Reading.** The client sends a request for a range. The target writes it by RDMA WRITE into the client's buffer of the
 //! request's tag, and sends the reply behind it. From a store in memory the client may as well READ what it committed.
 //!
+//! **Keeping alive.** A client that has heard nothing for a while asks for an [`Operation::KeepAlive`], which the target
+//! answers by itself, whatever its store does; depth does not count it. A client says when it opens how long it would be
+//! silent at most: a target that hears nothing for twice as long takes it for dead.
+//!
 //! **Ending.** [`Operation::Flush`] makes durable what was committed before. [`Operation::Bye`] flushes and ends the
-//! session; nothing may follow it. Its reply carries the number of blocks that the connection has committed.
+//! session; nothing but a keep-alive may follow it. Its reply carries the number of blocks that the connection has committed.
 //!
 //! Messages are [`MESSAGE_BYTES`] bytes, little-endian, and start with [`VERSION`].
 
 mod message;
 mod open;
 mod post;
+mod pulse;
 
 pub use message::{
     MESSAGE_BYTES, MESSAGE_LEN, MessageError, Operation, Reply, Request, Status, VERSION,
 };
 pub use open::{BUFFER_BYTES, OPEN_BYTES, Open, Opened, Place};
 pub(crate) use post::{Post, nonsense, refused};
+pub(crate) use pulse::Pulse;
 
 /// What both ends call this protocol when they connect.
 pub const PROTOCOL: &str = "block";

@@ -3,7 +3,7 @@
 use super::{MessageError, VERSION};
 
 /// Bytes of an [`Open`] before the reference.
-pub const OPEN_BYTES: usize = 32;
+pub const OPEN_BYTES: usize = 36;
 /// Buffers begin at multiples of this, in bytes: direct I/O needs it.
 pub const BUFFER_BYTES: u64 = 4096;
 /// Bytes of an [`Opened`] before the reference.
@@ -23,6 +23,8 @@ pub struct Open {
     /// Bytes from one buffer to the next, where requests have buffers: a multiple of [`BUFFER_BYTES`], and no less than
     /// any range.
     pub stride: u32,
+    /// How long the client is silent at most, in milliseconds; 0: as long as it likes.
+    pub keep_alive_ms: u32,
     /// The client's memory with a buffer for each request in flight, as the device encodes it; empty for a client that
     /// does not ask for [`Operation::Read`](super::Operation::Read).
     pub memory: Vec<u8>,
@@ -38,8 +40,8 @@ pub enum Place {
 }
 
 impl Open {
-    /// As bytes: version (1), zeros (3), depth (4), session (8), bytes (8), connections (2), zeros (2), stride (4), then
-    /// the reference.
+    /// As bytes: version (1), zeros (3), depth (4), session (8), bytes (8), connections (2), zeros (2), stride (4),
+    /// keep-alive (4), then the reference.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; OPEN_BYTES];
         bytes[0] = VERSION;
@@ -48,6 +50,7 @@ impl Open {
         bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
         bytes[24..26].copy_from_slice(&self.connections.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.stride.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.keep_alive_ms.to_le_bytes());
         bytes.extend(&self.memory);
         bytes
     }
@@ -69,6 +72,7 @@ impl Open {
             connections: u16::from_le_bytes([bytes[24], bytes[25]]),
             depth: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
             stride: u32::from_le_bytes([bytes[28], bytes[29], bytes[30], bytes[31]]),
+            keep_alive_ms: u32::from_le_bytes([bytes[32], bytes[33], bytes[34], bytes[35]]),
             memory: memory.to_vec(),
         })
     }
@@ -126,10 +130,11 @@ mod tests {
     proptest! {
         #[test]
         fn opening_survives(
-            session: u64, bytes: u64, connections: u16, depth: u32, stride: u32,
+            session: u64, bytes: u64, connections: u16, depth: u32, stride: u32, keep_alive_ms: u32,
             memory in prop::collection::vec(any::<u8>(), 0..300),
         ) {
-            let open = Open { session, bytes, connections, depth, stride, memory };
+            let open =
+                Open { session, bytes, connections, depth, stride, keep_alive_ms, memory };
             prop_assert_eq!(Open::decode(&open.encode()), Ok(open));
         }
 

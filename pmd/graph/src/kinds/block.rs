@@ -9,8 +9,9 @@ use crate::config::transport::Operation;
 use crate::config::units::Size;
 use crate::failure::Failure;
 use crate::limits::{
-    BLOCK_MAX, BLOCK_MIN, DEPTH_MAX, LISTEN_CONNECTIONS, LISTEN_DEPTH, LOAD_BLOCK_MIN,
-    LOAD_DURATION_MAX, MEMORY_MAX, QPS_MAX, STORE_BUFFERS, STORE_DEPTH, STORE_DEPTH_MAX, STORE_MAX,
+    BLOCK_MAX, BLOCK_MIN, DEPTH_MAX, KEEP_ALIVE_DEFAULT, KEEP_ALIVE_MAX, LISTEN_CONNECTIONS,
+    LISTEN_DEPTH, LOAD_BLOCK_MIN, LOAD_DURATION_MAX, MEMORY_MAX, QPS_MAX, STORE_BUFFERS,
+    STORE_DEPTH, STORE_DEPTH_MAX, STORE_MAX,
 };
 use crate::node::block_client::{self, BlockClient};
 use crate::node::block_load::BlockLoad;
@@ -21,6 +22,16 @@ use crate::registry::{NodeFactory, Role, Schema};
 
 /// A buffer at least.
 const BUFFERS_MIN: Size = Size::kib(4);
+
+/// The key of both clients.
+fn keep_alive() -> Key {
+    Key::time(
+        "keep_alive",
+        Duration::ZERO..=KEEP_ALIVE_MAX,
+        "how long the target may be silent before it is given up; it is asked for a sign of life in time, and answers that whatever its store does; 0s: for ever",
+    )
+    .default(KEEP_ALIVE_DEFAULT)
+}
 
 /// `block-client`.
 #[derive(Debug)]
@@ -43,7 +54,8 @@ impl Client {
                 .key(
                     Key::flag("verify", "whether every block is read back and compared")
                         .default(true),
-                ),
+                )
+                .key(keep_alive()),
         )
     }
 
@@ -170,7 +182,8 @@ impl Load {
                 .key(
                     Key::count("seed", 0..=u64::MAX, "what order and stamps are made from")
                         .default(1_u64),
-                ),
+                )
+                .key(keep_alive()),
         )
     }
 

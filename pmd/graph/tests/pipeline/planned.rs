@@ -81,9 +81,9 @@ fn buffers_follow_the_depths() {
     assert_eq!(region(&plan, "source", "blocks"), (32 + 64) * 4096);
     assert_eq!(region(&plan, "client", "read-back"), 64 * 4096);
     let client = plan.nodes[2].queues.unwrap();
-    assert_eq!((client.qps, client.depths.send, client.cq_depth), (4, 33, 4 * (33 + 17)));
+    assert_eq!((client.qps, client.depths.send, client.cq_depth), (4, 34, 4 * (34 + 18)));
     let target = plan.nodes[0].queues.unwrap();
-    assert_eq!((target.qps, target.depths.receive, target.cq_depth), (4, 17, 4 * (34 + 17)));
+    assert_eq!((target.qps, target.depths.receive, target.cq_depth), (4, 18, 4 * (36 + 18)));
     assert_eq!((plan.nodes[1].flow.held_downstream, plan.nodes[2].flow.block), (64, 4096));
     assert_eq!((&plan.nodes[0].clients[..], &plan.nodes[2].inputs[..]), (&[2][..], &[1][..]));
 }

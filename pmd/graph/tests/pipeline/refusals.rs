@@ -241,11 +241,11 @@ fn addresses_that_no_device_has() {
 
 #[test]
 fn completion_queues() {
-    only(QUICKSTART, &["node.client.cq_depth=97"], "the completion queue of `client` is too small");
-    taken(QUICKSTART, &["node.client.cq_depth=98"]);
+    only(QUICKSTART, &["node.client.cq_depth=99"], "the completion queue of `client` is too small");
+    taken(QUICKSTART, &["node.client.cq_depth=100"]);
     only(
         QUICKSTART,
-        &["node.client.cq_depth=98", "node.client.qps=2"],
+        &["node.client.cq_depth=100", "node.client.qps=2"],
         "the completion queue of `client` is too small",
     );
     only(QUICKSTART, &["node.client.cq_depth=0"], "`cq_depth` is out of range");

@@ -161,7 +161,8 @@ fn one_flipped_byte_is_found() {
             assert_eq!(report.verdict.code, Code::DataMismatch, "{report}");
             let named = format!("byte {offset} differs: ");
             assert!(report.verdict.summary.starts_with(&named), "{}", report.verdict);
-            assert_eq!(node(&report, "load").errors, 1);
+            // With it, everything in flight is given up: up to 32 requests on each of two queue pairs.
+            assert!((1..=64).contains(&node(&report, "load").errors), "{report}");
         }
     }
 }
@@ -182,7 +183,7 @@ fn direct_io_that_does_not_fit() {
     let report = play(&storage("", "block = 1000\ncount = 10", &target));
     let words = ["does not fit the direct I/O of `target`", "multiple of", "node.target.direct"];
     fails(&report, Code::RemoteOperation, Owner::Remote, &words);
-    assert_eq!(node(&report, "load").errors, 1);
+    assert!((1..=32).contains(&node(&report, "load").errors), "all that was in flight");
 }
 
 /// A file that somebody cuts under way.

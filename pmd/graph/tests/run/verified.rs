@@ -118,7 +118,8 @@ fn one_flipped_byte_is_found() {
         assert_eq!(report.verdict.code, Code::DataMismatch, "{}", report.verdict);
         let named = format!("byte {offset} differs: ");
         assert!(report.verdict.summary.starts_with(&named), "{}", report.verdict);
-        assert_eq!(node(&report, "client").errors, 1);
+        // With it, everything in flight is given up.
+        assert!((1..=64).contains(&node(&report, "client").errors), "{report}");
         assert!(node(&report, "client").verified_bytes < input.len);
     }
 }

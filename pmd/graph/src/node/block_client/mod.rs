@@ -20,8 +20,8 @@ use session::{Part, Session};
 
 /// Work requests of a block on the send queue: the WRITE and the SEND that commits it; a READ follows when both are done.
 pub(crate) const SENDS_PER_BLOCK: u64 = 2;
-/// Requests beside those of the blocks: the goodbye.
-pub(crate) const MORE_REQUESTS: u32 = 1;
+/// Requests beside those of the blocks: the goodbye, and a keep-alive.
+pub(crate) const MORE_REQUESTS: u32 = 2;
 
 /// Queues of one connection with `depth` blocks in flight, at the client: requests out, replies in.
 pub(crate) const fn queues(depth: u64) -> Queues {
@@ -76,6 +76,9 @@ impl BlockClient {
         let depth = settings.count("depth");
         let verify = settings.flag("verify");
         let inlet = cx.inlet();
+        // A lost sign of life would prove nothing; there, blocks are waited for instead.
+        let reliable = cx.is_reliable();
+        let keep_alive = if reliable { settings.time("keep_alive") } else { Duration::ZERO };
         let dials = cx.dials(PROTOCOL, queues(depth));
         let stride = stride(cx.flow().block);
         let open = Open {
@@ -84,6 +87,7 @@ impl BlockClient {
             connections: u16::try_from(dials.len()).unwrap_or(u16::MAX),
             depth: u32::try_from(depth).unwrap_or(u32::MAX),
             stride: u32::try_from(stride).unwrap_or(u32::MAX),
+            keep_alive_ms: milliseconds(keep_alive),
             memory: Vec::new(),
         };
         let messages = cx.extent("messages");
@@ -103,7 +107,8 @@ impl BlockClient {
                 },
                 stride,
                 // Over an unreliable transport nothing tells that a reply was lost.
-                patience: (!cx.is_reliable()).then_some(LOST_AFTER),
+                patience: (!reliable).then_some(LOST_AFTER),
+                keep_alive,
             };
             Ok(Lane::Dialing(Box::new(Dialed { dial, open: open.clone(), part })))
         };
@@ -169,13 +174,16 @@ impl BlockClient {
         }
     }
 
-    /// Gives up: the peers learn why.
-    fn give_up(&mut self, failure: &Failure) {
+    /// Gives up: the peers learn why, and every block in flight is an error.
+    fn give_up(&mut self, failure: &Failure, record: &mut Record) {
+        let mut unfinished = 0;
         for lane in &mut self.lanes {
             if let Lane::Up(session) = std::mem::replace(lane, Lane::Over) {
+                unfinished += session.in_flight();
                 session.abort(&failure.verdict);
             }
         }
+        (0..unfinished.max(1)).for_each(|_| record.error());
     }
 
     fn turn_of_lanes(&mut self, now: u64, record: &mut Record) -> Result<usize, Failure> {
@@ -228,8 +236,7 @@ impl Node for BlockClient {
         let work = match self.turn_of_lanes(now, record) {
             Ok(work) => work,
             Err(failure) => {
-                record.error();
-                self.give_up(&failure);
+                self.give_up(&failure, record);
                 return Err(failure);
             }
         };
@@ -278,7 +285,12 @@ fn open_session(part: &Part, answer: &[u8], mut line: Line) -> Result<Session, F
     Session::new(part.clone(), line, storage, &opened)
 }
 
+/// A silence as a target is told about it; one that is no whole millisecond is not no silence.
+pub(crate) fn milliseconds(keep_alive: Duration) -> u32 {
+    u32::try_from(keep_alive.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
+}
+
 /// A wait in nanoseconds.
-fn nanoseconds(wait: Duration) -> u64 {
+pub(crate) fn nanoseconds(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)
 }

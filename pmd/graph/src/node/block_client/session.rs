@@ -7,7 +7,7 @@ use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Rights, Set
 
 use super::slots::{Slots, Stage};
 use super::{MORE_REQUESTS, nanoseconds};
-use crate::block::{Opened, Operation, Place, Post, Request, Status, nonsense, refused};
+use crate::block::{Opened, Operation, Place, Post, Pulse, Request, Status, nonsense, refused};
 use crate::edge::{Line, Peer};
 use crate::extent::Extent;
 use crate::failure::Failure;
@@ -48,6 +48,8 @@ pub(super) struct Part {
     pub(super) stride: u64,
     /// How long a reply may take, where nothing else tells that it was lost.
     pub(super) patience: Option<Duration>,
+    /// How long the target may be silent.
+    pub(super) keep_alive: Duration,
 }
 
 impl Part {
@@ -78,6 +80,7 @@ pub(super) struct Session {
     /// Requests made so far.
     sequence: u64,
     goodbye: Goodbye,
+    pulse: Pulse,
     settled: Vec<Settled>,
 }
 
@@ -111,6 +114,7 @@ impl Session {
             slots: Slots::new(depth),
             sequence: 0,
             goodbye: Goodbye::Unsaid,
+            pulse: Pulse::new(part.keep_alive),
             settled: Vec::with_capacity((caps.depth + caps.recv_depth) as usize),
             part,
             line,
@@ -128,6 +132,11 @@ impl Session {
     /// Whether the target has said goodbye.
     pub(super) fn peer_left(&self) -> bool {
         self.line.peer_left()
+    }
+
+    /// Blocks that are not done.
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.in_flight()
     }
 
     /// Whether one more block can be begun.
@@ -159,6 +168,7 @@ impl Session {
         self.settled = settled;
         self.submit(now)?;
         self.look_at_the_time(now)?;
+        self.keep_alive(now)?;
         Ok(found)
     }
 
@@ -199,7 +209,7 @@ impl Session {
     pub(super) fn next_timeout(&self) -> Option<u64> {
         let reply = self.part.patience.zip(self.slots.oldest());
         let reply = reply.map(|(wait, began)| began.saturating_add(nanoseconds(wait)));
-        [reply, self.line.next_timeout()].into_iter().flatten().min()
+        [reply, self.pulse.next_timeout(), self.line.next_timeout()].into_iter().flatten().min()
     }
 
     /// Submits what is ready, until the queue is full.
@@ -262,6 +272,20 @@ impl Session {
         Ok(())
     }
 
+    /// Asks a silent target for a sign of life, and gives it up when none comes.
+    fn keep_alive(&mut self, now: u64) -> Result<(), Failure> {
+        if self.pulse.is_due(now) && self.line.is_up() {
+            let sequence = self.sequence + 1;
+            let (operation, tag) = (Operation::KeepAlive, self.depth + 1);
+            let request = Request { operation, tag, sequence, offset: 0, len: 0, crc32c: None };
+            if self.send(now, &request)? {
+                self.sequence = sequence;
+                self.pulse.asked(now);
+            }
+        }
+        self.pulse.check(now, &self.part.node, self.line.peer())
+    }
+
     /// Sends a request. `false`: not now.
     fn send(&mut self, now: u64, request: &Request) -> Result<bool, Failure> {
         let token = Purpose::Request.token(request.tag);
@@ -298,8 +322,12 @@ impl Session {
     ) -> Result<(), Failure> {
         let token = Purpose::Receive.token(number);
         let reply = self.part.post.take(&mut self.line, now, self.key, (number, len), token)?;
+        self.pulse.heard(now);
+        if reply.operation == Operation::KeepAlive {
+            return Ok(());
+        }
         if reply.operation == Operation::Bye {
-            if self.goodbye != Goodbye::Said || reply.sequence != self.sequence {
+            if self.goodbye != Goodbye::Said {
                 return Err(self.nonsense("a goodbye that nobody said was answered"));
             }
             self.goodbye = Goodbye::Answered;

@@ -62,6 +62,11 @@ impl Slots {
         !self.free.is_empty()
     }
 
+    /// How many hold a block.
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// Whether all are free.
     pub(super) fn is_idle(&self) -> bool {
         self.free.len() == self.slots.len()

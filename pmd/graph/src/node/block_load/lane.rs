@@ -1,13 +1,14 @@
 //! One connection of a load generator.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Rights, Settled, Token};
 
 use super::stamp::Stamps;
 use super::workload::{Action, Phase, Step, Workload};
-use crate::block::{Opened, Operation, Place, Post, Request, Status, nonsense, refused};
+use crate::block::{Opened, Operation, Place, Post, Pulse, Request, Status, nonsense, refused};
 use crate::edge::{Line, Peer};
 use crate::extent::Extent;
 use crate::failure::Failure;
@@ -20,6 +21,10 @@ const RECEIVE: u64 = 1 << 32;
 /// What a connection owns of the node's memory, before and after it is made.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
+    /// The node's name.
+    pub(super) node: String,
+    /// How long the target may be silent.
+    pub(super) keep_alive: Duration,
     pub(super) post: Post,
     /// A buffer for each request in flight.
     pub(super) blocks: Extent,
@@ -55,6 +60,7 @@ pub(super) struct Lane {
     /// Requests made so far.
     sequence: u64,
     goodbye: Goodbye,
+    pulse: Pulse,
     settled: Vec<Settled>,
 }
 
@@ -112,7 +118,6 @@ impl Lane {
         let slot = Slot { step, stage: Stage::Settle, in_flight: 0, sequence: 0, began: 0 };
         let caps = line.caps();
         Ok(Self {
-            part,
             messages_key,
             blocks_key,
             storage,
@@ -122,7 +127,9 @@ impl Lane {
             ready: VecDeque::with_capacity(depth as usize),
             sequence: 0,
             goodbye: Goodbye::Unsaid,
+            pulse: Pulse::new(part.keep_alive),
             settled: Vec::with_capacity((caps.depth + caps.recv_depth) as usize),
+            part,
             line,
         })
     }
@@ -145,8 +152,13 @@ impl Lane {
         self.free.len() == self.slots.len()
     }
 
+    /// Requests that are not done.
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     pub(super) fn next_timeout(&self) -> Option<u64> {
-        self.line.next_timeout()
+        [self.pulse.next_timeout(), self.line.next_timeout()].into_iter().flatten().min()
     }
 
     /// Takes in what was done, and begins as much as there is room for. Returns how much was found.
@@ -170,8 +182,24 @@ impl Lane {
             self.submit(now, shared)?;
             found += 1;
         }
+        self.keep_alive(now)?;
         self.line.doorbell();
         Ok(found)
+    }
+
+    /// Asks a silent target for a sign of life, and gives it up when none comes.
+    fn keep_alive(&mut self, now: u64) -> Result<(), Failure> {
+        if self.pulse.is_due(now) && self.line.is_up() {
+            let tag = u32::try_from(self.slots.len()).unwrap_or(u32::MAX).saturating_add(1);
+            let (operation, sequence) = (Operation::KeepAlive, self.sequence + 1);
+            let request = Request { operation, tag, sequence, offset: 0, len: 0, crc32c: None };
+            let (post, key) = (&self.part.post, self.messages_key);
+            if post.send(&mut self.line, now, key, &request, Token(u64::from(tag)))? {
+                self.sequence = sequence;
+                self.pulse.asked(now);
+            }
+        }
+        self.pulse.check(now, &self.part.node, self.line.peer())
     }
 
     /// Says goodbye, now that nothing is in flight. Returns whether it was answered.
@@ -253,7 +281,7 @@ impl Lane {
     #[inline]
     fn settle(&mut self, token: Token) {
         let Some(slot) = usize::try_from(token.0).ok().and_then(|at| self.slots.get_mut(at)) else {
-            // The goodbye.
+            // The goodbye, or a keep-alive.
             return;
         };
         slot.in_flight = slot.in_flight.saturating_sub(1);
@@ -273,8 +301,12 @@ impl Lane {
     ) -> Result<(), Failure> {
         let (post, token) = (&self.part.post, Token(RECEIVE | u64::from(number)));
         let reply = post.take(&mut self.line, now, self.messages_key, (number, len), token)?;
+        self.pulse.heard(now);
+        if reply.operation == Operation::KeepAlive {
+            return Ok(());
+        }
         if reply.operation == Operation::Bye {
-            if self.goodbye != Goodbye::Said || reply.sequence != self.sequence {
+            if self.goodbye != Goodbye::Said {
                 return Err(nonsense(&self.line, "a goodbye that nobody said was answered"));
             }
             if reply.status != Status::Ok {

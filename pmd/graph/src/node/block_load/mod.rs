@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pmd_observe::{Code, Owner};
 
-use super::block_client::{message_bytes, stride};
+use super::block_client::{message_bytes, milliseconds, stride};
 use super::{Node, NodeContext, Record, Turn};
 use crate::block::{Open, Opened, PROTOCOL, Post};
 use crate::config::schema::Settings;
@@ -59,6 +59,7 @@ impl BlockLoad {
         let (block, depth) = (settings.size("block").get(), settings.count("depth"));
         let width = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         let dials = cx.dials(PROTOCOL, queues(depth));
+        let keep_alive = settings.time("keep_alive");
         let span = settings.size_opt("span").map(|span| span.get());
         let open = Open {
             session: pmd_mem::os_entropy(),
@@ -66,6 +67,7 @@ impl BlockLoad {
             connections: u16::try_from(dials.len()).unwrap_or(u16::MAX),
             depth: width(depth),
             stride: width(stride(block)),
+            keep_alive_ms: milliseconds(keep_alive),
             memory: Vec::new(),
         };
         let (messages, blocks) = (cx.extent("messages"), cx.extent("blocks"));
@@ -75,6 +77,8 @@ impl BlockLoad {
                 extent.part(index as u64 * bytes, bytes).ok_or_else(short)
             };
             let part = Part {
+                node: cx.name().to_owned(),
+                keep_alive,
                 post: Post::new(share(&messages, message_bytes(depth))?),
                 blocks: share(&blocks, depth * stride(block))?,
                 stride: stride(block),
@@ -236,13 +240,16 @@ impl BlockLoad {
         why.map_or(Ok(Turn::Done), Err)
     }
 
-    /// Gives up: the peers learn why.
-    fn give_up(&mut self, failure: &Failure) {
+    /// Gives up: the peers learn why, and every request in flight is an error.
+    fn give_up(&mut self, failure: &Failure, record: &mut Record) {
+        let mut unfinished = 0;
         for way in &mut self.lanes {
             if let Way::Up(lane, _) = std::mem::replace(way, Way::Over) {
+                unfinished += lane.in_flight();
                 lane.abort(&failure.verdict);
             }
         }
+        (0..unfinished.max(1)).for_each(|_| record.error());
     }
 }
 
@@ -250,8 +257,7 @@ impl Node for BlockLoad {
     fn run(&mut self, now: u64, record: &mut Record) -> Result<Turn, Failure> {
         let turn = self.turn(now, record);
         if let Err(failure) = &turn {
-            record.error();
-            self.give_up(failure);
+            self.give_up(failure, record);
         }
         turn
     }

@@ -1,6 +1,7 @@
 //! The clients of a target, and what they share.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use pmd_block::Done;
 use pmd_lcore::Doorbells;
@@ -16,7 +17,7 @@ use crate::block::{BUFFER_BYTES, MESSAGE_BYTES, Open, Opened, Place as Lies};
 use crate::edge::{Admission, Greeting, Host, Line, Refusal};
 use crate::extent::Extent;
 use crate::failure::Failure;
-use crate::limits::{LISTEN_DEPTH, STORE_DEPTH_MAX};
+use crate::limits::{KEEP_ALIVE_GRACE, LISTEN_DEPTH, STORE_DEPTH_MAX};
 use crate::node::block_client::MORE_REQUESTS;
 use crate::node::clientele::Clientele;
 use crate::node::{NodeContext, Record};
@@ -46,6 +47,8 @@ struct Place {
     /// The region of the messages, once it is registered.
     key: LocalKey,
     shelf: Shelf,
+    /// How long the client may be silent.
+    patience: Option<Duration>,
     serving: Option<Serving>,
     closing: Option<Closing>,
 }
@@ -352,6 +355,7 @@ impl Host for Hall {
             messages,
             key: LocalKey(0),
             shelf,
+            patience: patience(open.keep_alive_ms),
             serving: None,
             closing: None,
         });
@@ -383,7 +387,8 @@ impl Host for Hall {
     fn connected(&mut self, key: usize, line: Line) {
         let Some(Some(place)) = self.places.get_mut(key) else { return };
         let messages = (place.messages.clone(), place.key);
-        place.serving = Some(Serving::new(line, messages, place.shelf.clone(), place.depth));
+        place.serving =
+            Some(Serving::new(line, messages, place.shelf.clone(), place.depth, place.patience));
         if let Some(session) = self.sessions.get_mut(&place.session) {
             session.connected = true;
         }
@@ -405,6 +410,11 @@ impl Hall {
             self.vault.give_back(session.start, session.capacity);
         }
     }
+}
+
+/// How long a client may be silent that announced so many milliseconds.
+fn patience(keep_alive_ms: u32) -> Option<Duration> {
+    (keep_alive_ms > 0).then(|| Duration::from_millis(keep_alive_ms.into()) * KEEP_ALIVE_GRACE)
 }
 
 impl Messages {

@@ -1,9 +1,10 @@
 //! One connection of a client, as the target serves it.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use pmd_block::{IoError, Kind, SubmitError as StoreError, Submitted};
-use pmd_observe::Verdict;
+use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Settled, SubmitError, Token};
 
 use super::vault::Vault;
@@ -15,7 +16,7 @@ use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::LEAVE_WAIT;
 use crate::node::Record;
-use crate::node::block_client::MORE_REQUESTS;
+use crate::node::block_client::{MORE_REQUESTS, nanoseconds};
 
 /// Marks the token of a reply, or of the WRITE before it; receives have none.
 const REPLY: u64 = 1 << 32;
@@ -64,6 +65,10 @@ pub(super) struct Serving {
     answers: VecDeque<Answer>,
     committed: u64,
     goodbye: Goodbye,
+    /// How long the client may be silent.
+    patience: Option<Duration>,
+    /// Its last request; `None` before the first turn.
+    heard: Option<u64>,
     settled: Vec<Settled>,
 }
 
@@ -112,6 +117,7 @@ impl Serving {
         (messages, key): (Extent, LocalKey),
         shelf: Shelf,
         depth: u32,
+        patience: Option<Duration>,
     ) -> Self {
         let (caps, requests) = (line.caps(), (depth + MORE_REQUESTS) as usize);
         Self {
@@ -126,6 +132,8 @@ impl Serving {
             answers: VecDeque::with_capacity(requests),
             committed: 0,
             goodbye: Goodbye::Unsaid,
+            patience,
+            heard: None,
             settled: Vec::with_capacity((caps.depth + caps.recv_depth) as usize),
         }
     }
@@ -148,7 +156,9 @@ impl Serving {
             Goodbye::Answered(since) => Some(since.saturating_add(leave_wait())),
             Goodbye::Unsaid | Goodbye::Said => None,
         };
-        leaving.or_else(|| self.line.next_timeout())
+        let silent = self.patience.zip(self.heard);
+        let silent = silent.map(|(patience, heard)| heard.saturating_add(nanoseconds(patience)));
+        leaving.into_iter().chain(silent).chain(self.line.next_timeout()).min()
     }
 
     /// Answers what was asked. `key` is the connection's name at the store, and `flips` are the bytes still to be flipped.
@@ -196,9 +206,23 @@ impl Serving {
             }
         }
         self.settled = settled;
+        self.look_at_the_time(now)?;
         self.answer(now)?;
         self.line.doorbell();
         Ok(found)
+    }
+
+    /// A client that keeps silent for longer than it has announced does not work any more.
+    fn look_at_the_time(&mut self, now: u64) -> Result<(), Failure> {
+        let heard = *self.heard.get_or_insert(now);
+        let silent = Duration::from_nanos(now.saturating_sub(heard));
+        if self.patience.is_none_or(|patience| silent < patience) {
+            return Ok(());
+        }
+        let (peer, silent) = (self.line.peer(), silent.as_millis());
+        let summary = format!("{peer} has said nothing for {silent} ms, not even a keep-alive");
+        Err(Failure::new(Code::PeerDead, Owner::Remote, summary)
+            .because("its control channel is open: the process is there, and does not work"))
     }
 
     /// Whether a client that said goodbye has closed its connection, or will not do so.
@@ -215,6 +239,7 @@ impl Serving {
     /// Takes the request out of a receive, and posts the receive again.
     #[inline]
     fn take(&mut self, now: u64, settled: Settled) -> Result<Request, Failure> {
+        self.heard = Some(now);
         let number = u32::try_from(settled.token.0).unwrap_or(u32::MAX);
         let mut bytes = [0; MESSAGE_BYTES];
         self.messages.read_at(u64::from(number) * u64::from(MESSAGE_LEN), &mut bytes)?;
@@ -244,6 +269,11 @@ impl Serving {
             self.refuse(now, request, status, value, record);
             return Ok(());
         }
+        if request.operation == Operation::KeepAlive {
+            // The store has nothing to do with it.
+            self.give(now, request, (Status::Ok, self.committed), None);
+            return Ok(());
+        }
         if request.operation == Operation::Commit {
             let at = self.at(request);
             let len = u64::from(request.len);
@@ -268,7 +298,7 @@ impl Serving {
         if known.is_none_or(Option::is_some) {
             return Err((Status::Invalid, 0));
         }
-        if matches!(operation, Operation::Flush | Operation::Bye) {
+        if matches!(operation, Operation::Flush | Operation::Bye | Operation::KeepAlive) {
             return Ok(());
         }
         let end = offset.checked_add(u64::from(len));
@@ -304,7 +334,7 @@ impl Serving {
         let (kind, at) = match request.operation {
             Operation::Commit => (Kind::Write, self.at(request)),
             Operation::Read => (Kind::Read, self.at(request)),
-            Operation::Flush | Operation::Bye => (Kind::Flush, 0),
+            Operation::Flush | Operation::Bye | Operation::KeepAlive => (Kind::Flush, 0),
         };
         let range = (self.shelf.start + request.offset, request.len);
         let name = token(key, request.tag);
@@ -369,7 +399,7 @@ impl Serving {
                 record.message(now, len);
                 bytes = Some((self.at(request), request.len));
             }
-            Operation::Flush | Operation::Bye => {}
+            Operation::Flush | Operation::Bye | Operation::KeepAlive => {}
         }
         self.give(now, request, (Status::Ok, self.committed), bytes);
     }
@@ -449,5 +479,5 @@ fn flip(request: &Request, memory: &Extent, at: u64, flips: &mut Vec<u64>) -> Re
 }
 
 fn leave_wait() -> u64 {
-    u64::try_from(LEAVE_WAIT.as_nanos()).unwrap_or(u64::MAX)
+    nanoseconds(LEAVE_WAIT)
 }
