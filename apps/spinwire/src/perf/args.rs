@@ -147,7 +147,7 @@ pub(crate) struct PerfArgs {
     /// Key that seals the connection data
     #[arg(long, value_name = "F")]
     pub(super) psk_file: Option<std::path::PathBuf>,
-    /// Inject a fault: drop|delay T|dup|corrupt [acks|OPCODE|all] [to END|from END] [after N] [every N] [psn N], or
+    /// Inject a fault: drop|delay T|dup|corrupt [acks|OPCODE|all] [to END|from END] [after N] [every N] [for T] [psn N], or
     /// flip END OFFSET; the ends are client and server
     #[arg(long = "fault", value_name = "RULE")]
     pub(super) faults: Vec<String>,

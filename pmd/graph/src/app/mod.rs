@@ -73,7 +73,7 @@ pub struct RunArgs {
     /// Changes to the config.
     #[command(flatten)]
     pub sets: Sets,
-    /// Inject a fault: drop|delay T|dup|corrupt [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [psn N], or
+    /// Inject a fault: drop|delay T|dup|corrupt [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [for T] [psn N], or
     /// flip NODE OFFSET
     #[arg(long = "fault", value_name = "RULE")]
     pub faults: Vec<String>,

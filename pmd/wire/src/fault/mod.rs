@@ -112,7 +112,7 @@ impl<W: Wire> Wire for Fault<W> {
             count += 1;
         }
         inner.rx_burst(now_ns, &mut |frame| {
-            let action = plan.choose(Direction::Rx, &frame.flow, frame.payload, random);
+            let action = plan.choose(now_ns, Direction::Rx, &frame.flow, frame.payload, random);
             let verdict = match action {
                 Some(Action::Drop) => return spoiled(&frame, "fault: drop"),
                 Some(Action::Partition) => return spoiled(&frame, "fault: partition"),
@@ -170,7 +170,7 @@ impl<W: Wire> Wire for Fault<W> {
         let Some(slot) = self.tx.take(flow, IpId::Exact(0), len) else { return false };
         fill(0, self.tx.payload_mut(slot));
         let payload = self.tx.frame(slot).payload;
-        let action = self.plan.choose(Direction::Tx, flow, payload, &mut self.random);
+        let action = self.plan.choose(self.now_ns, Direction::Tx, flow, payload, &mut self.random);
         match action {
             Some(Action::Drop | Action::Partition) => {
                 self.tx.free(slot);

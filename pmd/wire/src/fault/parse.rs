@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! drop|delay T|dup|reorder|corrupt|partition
-//!     [all|acks|OPCODE] [to NODE] [from NODE] [after N] [every N] [count N] [psn N]
+//!     [all|acks|OPCODE] [to NODE] [from NODE] [after N] [every N] [count N] [for T] [psn N]
 //! ```
 //!
-//! T carries its unit (`ns`, `us`, `ms`, `s`); N is decimal, or hexadecimal after `0x`. What an
+//! `for T` heals: frames are hit for so long, counted from the first that can be. T carries its unit (`ns`, `us`, `ms`, `s`); N is decimal, or hexadecimal after `0x`. What an
 //! opcode or a node is called, the caller knows.
 
 use super::rule::{Action, Match, OpcodeSet, Rule};
@@ -34,7 +34,7 @@ pub enum ParseRuleError {
     /// A word that is neither an opcode nor a condition.
     #[error(
         "{0:?} is neither an opcode (acks, all, or a name such as WRITE_MIDDLE) nor one of \
-         to NODE, from NODE, after N, every N, count N, psn N"
+         to NODE, from NODE, after N, every N, count N, for T, psn N"
     )]
     Word(String),
     /// Nothing follows a word that needs something.
@@ -74,6 +74,7 @@ pub fn parse<'a>(
     let mut which = None;
     let (mut to, mut from) = (None, None);
     let (mut after, mut every, mut count, mut psn) = (None, None, None, None);
+    let mut lasts = None;
     while let Some(word) = words.next() {
         match word {
             "to" => node(&mut to, "to", words.next())?,
@@ -81,6 +82,10 @@ pub fn parse<'a>(
             "after" => number(&mut after, "after", words.next(), 0, u64::MAX)?,
             "every" => number(&mut every, "every", words.next(), 1, u64::MAX)?,
             "count" => number(&mut count, "count", words.next(), 1, u64::MAX)?,
+            "for" => {
+                let time = words.next().ok_or(ParseRuleError::Missing("for", "time"))?;
+                once(&mut lasts, "for", nanoseconds(time)?)?;
+            }
             "psn" => number(&mut psn, "psn", words.next(), 0, 0xff_ffff)?,
             word => {
                 let named = if word == "all" { Some(OpcodeSet::ALL) } else { opcodes(word) };
@@ -95,6 +100,7 @@ pub fn parse<'a>(
         after: after.unwrap_or(0),
         every: every.unwrap_or(1),
         count: count.unwrap_or(0),
+        lasts_ns: lasts.unwrap_or(0),
         ..Match::default()
     };
     Ok(ParsedRule { rule: Rule { action, matching }, to, from })
@@ -193,6 +199,12 @@ mod tests {
                 None,
                 None,
             ),
+            (
+                "drop all after 9 for 800ms",
+                rule(Action::Drop, Match { after: 9, lasts_ns: 800_000_000, ..Match::default() }),
+                None,
+                None,
+            ),
             ("partition to b", rule(Action::Partition, Match::default()), Some("b"), None),
             ("reorder", rule(Action::Reorder, Match::default()), None, None),
         ];
@@ -211,6 +223,9 @@ mod tests {
             ("delay ms", "write it with its unit"),
             ("delay 99999999999999999s", "write it with its unit"),
             ("drop after", "lacks its number"),
+            ("drop for", "lacks its time"),
+            ("drop for 5", "write it with its unit"),
+            ("drop for 5ms for 6ms", "occurs twice"),
             ("drop to", "lacks its node"),
             ("drop after x", "\"x\" after after is not a whole number"),
             ("drop every 0", "from 1 to"),

@@ -102,6 +102,8 @@ pub struct Match {
     pub every: u64,
     /// Until so many were hit; 0 is without end.
     pub count: u64,
+    /// And so long after the first of them passed, in nanoseconds; 0 is without end.
+    pub lasts_ns: u64,
     /// Of those, so many in a million, by chance.
     pub per_million: u32,
 }
@@ -119,6 +121,7 @@ impl Default for Match {
             after: 0,
             every: 1,
             count: 0,
+            lasts_ns: 0,
             per_million: MILLION,
         }
     }
@@ -192,6 +195,8 @@ struct Armed {
     hits: u64,
     /// Where these are counted for others to read, together with those of other wires.
     tally: Option<Arc<AtomicU64>>,
+    /// When the first of them passed.
+    since_ns: Option<u64>,
 }
 
 impl Plan {
@@ -199,7 +204,13 @@ impl Plan {
         Self(
             rules
                 .iter()
-                .map(|rule| Armed { rule: rule.clone(), seen: 0, hits: 0, tally: None })
+                .map(|rule| Armed {
+                    rule: rule.clone(),
+                    seen: 0,
+                    hits: 0,
+                    tally: None,
+                    since_ns: None,
+                })
                 .collect(),
         )
     }
@@ -223,6 +234,7 @@ impl Plan {
     /// Shows a frame to every rule, so that each counts it; returns what the first that acts does.
     pub(super) fn choose(
         &mut self,
+        now_ns: u64,
         direction: Direction,
         flow: &Flow,
         payload: &[u8],
@@ -232,7 +244,7 @@ impl Plan {
         for armed in &mut self.0 {
             if armed.rule.matches(direction, flow, payload) {
                 armed.seen += 1;
-                if chosen.is_none() && armed.is_due(random) {
+                if chosen.is_none() && armed.is_due(now_ns, random) {
                     armed.hits += 1;
                     if let Some(tally) = &armed.tally {
                         tally.fetch_add(1, Ordering::Relaxed);
@@ -246,10 +258,15 @@ impl Plan {
 }
 
 impl Armed {
-    fn is_due(&self, random: &mut Random) -> bool {
-        let Match { after, every, count, per_million, .. } = self.rule.matching;
+    fn is_due(&mut self, now_ns: u64, random: &mut Random) -> bool {
+        let Match { after, every, count, lasts_ns, per_million, .. } = self.rule.matching;
         let past = self.seen.saturating_sub(after);
+        if past > 0 {
+            self.since_ns.get_or_insert(now_ns);
+        }
+        let is_over = |since| lasts_ns > 0 && now_ns.saturating_sub(since) >= lasts_ns;
         past > 0
+            && !self.since_ns.is_some_and(is_over)
             && past.is_multiple_of(every.max(1))
             && (count == 0 || self.hits < count)
             && (per_million >= MILLION || random.below(MILLION as usize) < per_million as usize)

@@ -92,6 +92,11 @@ fn dropped_frames_are_those_that_the_conditions_name() {
     assert_eq!(drop(Match { every: 5, ..all.clone() }), without(&[4, 9]));
     assert_eq!(drop(Match { after: 3, every: 4, ..all.clone() }), without(&[6, 10]));
     assert_eq!(drop(Match { after: 1, count: 2, ..all.clone() }), without(&[1, 2]));
+    // Frames 0 to 9 pass at one moment, the others a millisecond later.
+    let healed = Match { after: 5, lasts_ns: MS, ..all.clone() };
+    assert_eq!(drop(healed), without(&[5, 6, 7, 8, 9]));
+    let lasting = Match { after: 5, lasts_ns: MS + 1, ..all.clone() };
+    assert_eq!(drop(lasting), without(&[5, 6, 7, 8, 9, 10, 11]));
     assert_eq!(drop(Match { psn: Some(7), ..all.clone() }), without(&[7]));
     let qpn = |value, mask| Match { qpn: Some(QpnMatch { value, mask }), ..all.clone() };
     assert_eq!(drop(qpn(3, 0xff_ffff)), without(&[3, 7, 11]));
