@@ -61,6 +61,14 @@ pub const DISCOVERY_LINGER: u64 = 3;
 pub const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// Wait for a listener to appear when the config does not say.
 pub const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+/// Longest time that a broken connection may take to work again.
+pub const RECONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Time that a broken connection may take to work again when the config does not say.
+pub const RECONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+/// How long a peer may take for each step of bringing a connection back.
+pub const RECONNECT_STEP: Duration = Duration::from_secs(1);
+/// Waits between attempts to bring a connection back: the first, and the longest.
+pub const RECONNECT_BACKOFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 /// Longest retry budget that still ends while someone is watching; more is refused as impossible.
 pub const RETRY_BUDGET_MAX: Duration = Duration::from_secs(3600);
 

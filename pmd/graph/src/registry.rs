@@ -91,6 +91,14 @@ impl Schema {
         self
     }
 
+    /// Its clients' connections come back after a failure: adds the keys for it. Its nodes look at every
+    /// [`Change`](crate::edge::Change).
+    #[must_use]
+    pub fn reconnects(mut self) -> Self {
+        self.keys.extend(keys::reconnect());
+        self
+    }
+
     /// The word that stands behind `kind =`.
     pub fn kind(&self) -> &'static str {
         self.kind

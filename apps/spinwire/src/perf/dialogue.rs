@@ -173,7 +173,11 @@ impl Dialogue {
             }
             Message::Lost(how) => Err(self.dead(&how)),
             Message::Bye => Err(self.dead("it has left")),
-            Message::Ready | Message::Ask(_) | Message::Evidence(_) | Message::Lives => Ok(None),
+            Message::Ready
+            | Message::Ask(_)
+            | Message::Evidence(_)
+            | Message::Lives
+            | Message::Recovery(..) => Ok(None),
         }
     }
 

@@ -10,5 +10,6 @@ mod one;
 mod output;
 mod perf;
 mod perf_broken;
+mod reconnect;
 mod storage;
 mod two;

@@ -101,6 +101,25 @@ pub(crate) fn absent_devices() -> Vec<DeviceSchema> {
     ]
 }
 
+/// The keys of a client whose connections come back.
+pub(crate) fn reconnect() -> [Key; 2] {
+    [
+        Key::word(
+            "reconnect",
+            &["none", "always"],
+            "whether a connection that breaks is brought back: on its queue pairs, or by dialling again where the peer's process is gone",
+        )
+        .default("none"),
+        Key::time(
+            "reconnect_timeout",
+            Duration::from_millis(1)..=limits::RECONNECT_TIMEOUT_MAX,
+            "how long a broken connection may take until something is done over it again",
+        )
+        .default(limits::RECONNECT_TIMEOUT_DEFAULT)
+        .only_when("reconnect", "always"),
+    ]
+}
+
 /// The next stage.
 pub(crate) fn to() -> Key {
     Key::new("to", Form::Name, "the next stage, on the same lcore").required()

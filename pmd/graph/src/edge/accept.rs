@@ -8,6 +8,9 @@ use pmd_observe::{Code, Owner};
 use pmd_verbs::connect::{Channel, Listener, Message};
 use pmd_verbs::endpoint::{Endpoint, EndpointOptions, Pending};
 
+use pmd_verbs::ledger::recovery::Role;
+
+use super::comeback::Comeback;
 use super::line::dead;
 use super::{Greeting, Line, Peer, Refusal};
 use crate::device::DeviceLcore;
@@ -60,6 +63,7 @@ pub struct Acceptor {
     callers: Vec<Caller>,
     /// This end leaves soon: whoever still comes in learns it at once.
     ending: bool,
+    reconnects: bool,
 }
 
 struct Caller {
@@ -71,7 +75,7 @@ struct Caller {
 
 enum Stage {
     Silent,
-    Answered { key: usize, pending: Box<dyn Pending>, peer: Peer },
+    Answered { key: usize, pending: Box<dyn Pending>, peer: Peer, reconnect: Option<Duration> },
 }
 
 /// Who refused an admitted caller.
@@ -115,7 +119,22 @@ impl Acceptor {
             .map(|channel| Caller { channel, here: true, deadline: None, stage: Stage::Silent })
             .collect();
         callers.reserve(LISTEN_CONNECTIONS);
-        Self { node: node.to_owned(), protocol, device, listener, callers, ending: false }
+        Self {
+            node: node.to_owned(),
+            protocol,
+            device,
+            listener,
+            callers,
+            ending: false,
+            reconnects: false,
+        }
+    }
+
+    /// The same, for a node that hears of every [`Change`](super::Change): connections that break are brought back as their
+    /// clients wish.
+    #[must_use]
+    pub fn reconnecting(self) -> Self {
+        Self { reconnects: true, ..self }
     }
 
     /// Takes no new callers of other processes: those that have said nothing yet are told so, the others go on.
@@ -215,9 +234,12 @@ impl Acceptor {
                 let caller = Caller { stage: Stage::Silent, ..caller };
                 self.greeted(now, caller, &bytes, host)
             }
-            (Stage::Answered { key, pending, peer }, Message::Ready) => {
+            (Stage::Answered { key, pending, peer, reconnect }, Message::Ready) => {
                 let endpoint = pending.into_endpoint();
                 let mut line = Line::new(endpoint, caller.channel, peer, &self.node);
+                if let Some(limit) = reconnect {
+                    line = line.coming_back(Comeback::new(Role::Follows, limit, None), None);
+                }
                 if self.ending && !caller.here {
                     line.announce_end();
                 }
@@ -235,7 +257,8 @@ impl Acceptor {
                     | Message::Ready
                     | Message::Ask(_)
                     | Message::Evidence(_)
-                    | Message::Lives => {
+                    | Message::Lives
+                    | Message::Recovery(..) => {
                         let summary = format!("{peer} spoke out of turn while connecting");
                         Some(Failure::new(Code::InvalidRequest, Owner::Remote, summary))
                     }
@@ -277,7 +300,9 @@ impl Acceptor {
         };
         match self.prepare(&admission, &ask, host) {
             Ok((pending, answer)) => {
-                caller.stage = Stage::Answered { key: admission.key, pending, peer };
+                let reconnect = self.granted(&ask);
+                let reconnect = (reconnect > 0).then(|| Duration::from_millis(reconnect.into()));
+                caller.stage = Stage::Answered { key: admission.key, pending, peer, reconnect };
                 caller.deadline = Some(after(ACCEPT_TIMEOUT, now));
                 match caller.channel.send(&Message::Hello(answer)) {
                     Ok(()) => Step::Wait(caller),
@@ -297,6 +322,11 @@ impl Acceptor {
                 Step::Over
             }
         }
+    }
+
+    /// For how many milliseconds a connection of the caller is brought back.
+    fn granted(&self, ask: &Greeting<'_>) -> u32 {
+        if self.reconnects { ask.reconnect } else { 0 }
     }
 
     /// The endpoint and the answer.
@@ -321,6 +351,7 @@ impl Acceptor {
             transport: admission.options.transport,
             pid: std::process::id(),
             node,
+            reconnect: self.granted(ask),
             payload: &payload,
             device: &pending.hello(&[]),
         };

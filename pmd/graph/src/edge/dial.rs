@@ -8,6 +8,9 @@ use pmd_observe::{Code, Owner};
 use pmd_verbs::connect::{Channel, Connecting, FOREIGN, Message, connect};
 use pmd_verbs::endpoint::{Endpoint, EndpointOptions, Pending};
 
+use pmd_verbs::ledger::recovery::Role;
+
+use super::comeback::{Comeback, backoff, nanoseconds};
 use super::line::dead;
 use super::{Greeting, Line, Peer, Refusal};
 use crate::device::DeviceLcore;
@@ -23,6 +26,7 @@ pub enum Route {
 }
 
 /// How far a [`Dial`] is.
+#[expect(clippy::large_enum_variant, reason = "a connection is handed over once, and not kept so")]
 pub enum Dialing<'a> {
     /// Nothing to do but to poll again.
     Waiting,
@@ -44,29 +48,58 @@ impl std::fmt::Debug for Dialing<'_> {
 
 /// A connection being made to a peer that accepts. Polled; never waits.
 pub struct Dial {
+    caller: Caller,
+    deadline: Option<u64>,
+    again: Option<Again>,
+    peer: Peer,
+    stage: Stage,
+}
+
+/// Who dials.
+#[derive(Clone)]
+pub(super) struct Caller {
     node: String,
     protocol: &'static str,
     options: EndpointOptions,
     device: Rc<dyn DeviceLcore>,
     timeout: Duration,
-    deadline: Option<u64>,
-    peer: Peer,
-    stage: Stage,
+    /// How long a connection that broke may take to work again; `None`: it does not come back.
+    reconnect: Option<Duration>,
+    /// The listener of another process.
+    address: Option<SocketAddr>,
+}
+
+/// The peer is dialled again, since its process was gone.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    /// When the connection before this one failed.
+    since: u64,
+    attempt: u32,
 }
 
 enum Stage {
     Start(Route),
+    /// Until then, before another attempt.
+    Pausing(u64),
     Reaching(Connecting),
-    Reached { channel: Channel, pending: Box<dyn Pending> },
-    Asked { channel: Channel, pending: Box<dyn Pending> },
+    Reached {
+        channel: Channel,
+        pending: Box<dyn Pending>,
+    },
+    Asked {
+        channel: Channel,
+        pending: Box<dyn Pending>,
+    },
+    /// Why this attempt came to nothing.
+    Failed(Failure),
     Over,
 }
 
 impl std::fmt::Debug for Dial {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { node, peer, deadline, .. } = self;
+        let Self { caller, peer, deadline, .. } = self;
         f.debug_struct("Dial")
-            .field("node", node)
+            .field("node", &caller.node)
             .field("peer", peer)
             .field("deadline", deadline)
             .finish_non_exhaustive()
@@ -87,16 +120,32 @@ impl Dial {
             Route::Here(channel) => Peer::named(channel.peer()),
             Route::Remote(address) => Peer::at(address),
         };
-        Self {
-            node: node.to_owned(),
-            protocol,
-            options,
-            device,
-            timeout,
-            deadline: None,
-            peer,
-            stage: Stage::Start(route),
-        }
+        let address = match route {
+            Route::Here(_) => None,
+            Route::Remote(address) => Some(address),
+        };
+        let node = node.to_owned();
+        let caller = Caller { node, protocol, options, device, timeout, reconnect: None, address };
+        Self { caller, deadline: None, again: None, peer, stage: Stage::Start(route) }
+    }
+
+    /// The same, of which a connection that breaks is brought back within `limit`, if the peer agrees.
+    #[must_use]
+    pub fn reconnecting(mut self, limit: Option<Duration>) -> Self {
+        self.caller.reconnect = limit;
+        self
+    }
+
+    /// Dials anew for a connection that failed at `since`.
+    pub(super) fn again(caller: Caller, since: u64) -> Option<Self> {
+        let (address, limit) = (caller.address?, caller.reconnect?);
+        Some(Self {
+            deadline: Some(since.saturating_add(nanoseconds(limit))),
+            again: Some(Again { since, attempt: 0 }),
+            peer: Peer::at(address),
+            stage: Stage::Start(Route::Remote(address)),
+            caller,
+        })
     }
 
     /// Goes on with it.
@@ -104,16 +153,41 @@ impl Dial {
     /// # Errors
     /// Why there will be no connection.
     pub fn poll(&mut self, now: u64) -> Result<Dialing<'_>, Failure> {
-        let timeout = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let connected = match (self.step(now), self.again) {
+            (Ok(connected), _) => connected,
+            (Err(failure), Some(again)) => {
+                self.pause(now, again, failure)?;
+                None
+            }
+            (Err(failure), None) => return Err(failure),
+        };
+        if let Some((payload, line)) = connected {
+            return Ok(Dialing::Connected(payload, line));
+        }
+        Ok(match &mut self.stage {
+            Stage::Reached { pending, .. } => Dialing::Reached(pending.endpoint()),
+            _ => Dialing::Waiting,
+        })
+    }
+
+    /// Goes on with this attempt. Returns the answer and the connection once it is made.
+    fn step(&mut self, now: u64) -> Result<Option<(Vec<u8>, Line)>, Failure> {
+        let timeout = nanoseconds(self.caller.timeout);
         let deadline = *self.deadline.get_or_insert_with(|| now.saturating_add(timeout));
         self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Start(Route::Here(channel)) => self.reached(channel)?,
             Stage::Start(Route::Remote(address)) => {
-                let connecting = connect(address, self.timeout).map_err(|error| {
+                let left = Duration::from_nanos(deadline.saturating_sub(now));
+                let connecting = connect(address, left).map_err(|error| {
                     Failure::local(format!("cannot start connecting to {address}: {error}"))
                 })?;
                 Stage::Reaching(connecting)
             }
+            Stage::Pausing(until) if now < until => Stage::Pausing(until),
+            Stage::Pausing(_) => match self.caller.address {
+                Some(address) => Stage::Start(Route::Remote(address)),
+                None => Stage::Over,
+            },
             Stage::Reaching(mut connecting) => match connecting.poll() {
                 None => Stage::Reaching(connecting),
                 Some(Ok(channel)) => self.reached(channel)?,
@@ -123,11 +197,10 @@ impl Dial {
                 None if now >= deadline => return Err(self.silent()),
                 None => Stage::Asked { channel, pending },
                 Some(Message::Hello(bytes)) => {
-                    let payload = self.answered(&bytes, &mut *pending)?;
+                    let (payload, returns) = self.answered(&bytes, &mut *pending)?;
                     channel.send(&Message::Ready).map_err(|error| self.gone(&error.to_string()))?;
                     let endpoint = pending.into_endpoint();
-                    let line = Line::new(endpoint, channel, self.peer.clone(), &self.node);
-                    return Ok(Dialing::Connected(payload, line));
+                    return Ok(Some((payload, self.line(endpoint, channel, returns))));
                 }
                 Some(Message::Refused(text)) => {
                     let mut failure = Refusal::parse(&text).told_by(&self.peer);
@@ -137,16 +210,47 @@ impl Dial {
                 }
                 Some(Message::Bye) => return Err(self.peer.ended_early("it said goodbye")),
                 Some(Message::Lost(how)) => return Err(self.gone(&how)),
-                Some(Message::Ready | Message::Ask(_) | Message::Evidence(_) | Message::Lives) => {
+                Some(
+                    Message::Ready
+                    | Message::Ask(_)
+                    | Message::Evidence(_)
+                    | Message::Lives
+                    | Message::Recovery(..),
+                ) => {
                     return Err(self.silent());
                 }
             },
+            Stage::Failed(failure) => return Err(failure),
             stage @ (Stage::Reached { .. } | Stage::Over) => stage,
         };
-        Ok(match &mut self.stage {
-            Stage::Reached { pending, .. } => Dialing::Reached(pending.endpoint()),
-            _ => Dialing::Waiting,
-        })
+        Ok(None)
+    }
+
+    /// Waits for another attempt, if there is time for one.
+    fn pause(&mut self, now: u64, again: Again, failure: Failure) -> Result<(), Failure> {
+        if self.deadline.is_none_or(|deadline| now >= deadline) {
+            return Err(failure);
+        }
+        tracing::debug!("dialling again: {failure}");
+        let Again { since, attempt } = again;
+        let wait = backoff().delay_ns(attempt + 1, pmd_mem::os_entropy());
+        self.again = Some(Again { since, attempt: attempt + 1 });
+        self.stage = Stage::Pausing(now.saturating_add(wait));
+        Ok(())
+    }
+
+    /// The connection, which comes back if both ends want that.
+    fn line(&self, endpoint: Box<dyn Endpoint>, channel: Channel, returns: bool) -> Line {
+        let Caller { node, reconnect, address, .. } = &self.caller;
+        let line = Line::new(endpoint, channel, self.peer.clone(), node);
+        match reconnect.filter(|_| returns) {
+            Some(limit) => {
+                let since = self.again.map(|again| again.since);
+                let caller = address.is_some().then(|| self.caller.clone());
+                line.coming_back(Comeback::new(Role::Leads, limit, since), caller)
+            }
+            None => line,
+        }
     }
 
     /// Greets the peer, with what the protocol says first. Call it once, when the peer was reached.
@@ -159,17 +263,27 @@ impl Dial {
         else {
             return Ok(());
         };
+        let Caller { protocol, options, node, reconnect, .. } = &self.caller;
+        let limit = reconnect.map_or(0, |limit| limit.as_millis());
         let greeting = Greeting {
-            protocol: self.protocol,
-            transport: self.options.transport,
+            protocol,
+            transport: options.transport,
             pid: std::process::id(),
-            node: &self.node,
+            node,
+            reconnect: u32::try_from(limit).unwrap_or(u32::MAX),
             payload,
             device: &pending.hello(&[]),
         };
-        let sent = channel.send(&Message::Hello(greeting.encode()));
-        sent.map_err(|error| self.gone(&error.to_string()))?;
-        self.stage = Stage::Asked { channel, pending };
+        self.stage = match channel.send(&Message::Hello(greeting.encode())) {
+            Ok(()) => Stage::Asked { channel, pending },
+            Err(error) => {
+                let failure = self.gone(&error.to_string());
+                if self.again.is_none() {
+                    return Err(failure);
+                }
+                Stage::Failed(failure)
+            }
+        };
         Ok(())
     }
 
@@ -180,7 +294,11 @@ impl Dial {
             Stage::Start(Route::Here(channel))
             | Stage::Reached { channel, .. }
             | Stage::Asked { channel, .. } => Some(channel),
-            Stage::Start(Route::Remote(_)) | Stage::Reaching(_) | Stage::Over => None,
+            Stage::Start(Route::Remote(_))
+            | Stage::Pausing(_)
+            | Stage::Reaching(_)
+            | Stage::Failed(_)
+            | Stage::Over => None,
         };
         if let Some(mut channel) = channel {
             // A peer that is gone already needs no goodbye.
@@ -188,38 +306,49 @@ impl Dial {
         }
         let failure = self.peer.ended_early("the run was told to end");
         match self.peer.address {
-            Some(_) => failure.turn(format!("node.{}.peer", self.node)),
+            Some(_) => failure.turn(format!("node.{}.peer", self.caller.node)),
             None => failure,
         }
     }
 
     /// When it gives up.
     pub fn next_timeout(&self) -> Option<u64> {
-        self.deadline
+        match self.stage {
+            Stage::Pausing(until) => Some(until),
+            _ => self.deadline,
+        }
     }
 
     fn reached(&self, channel: Channel) -> Result<Stage, Failure> {
-        let pending = self.device.prepare(&self.options).map_err(|error| {
-            Failure::local(format!("no queue pair for `{}`: {error}", self.node))
+        let pending = self.caller.device.prepare(&self.caller.options).map_err(|error| {
+            Failure::local(format!("no queue pair for `{}`: {error}", self.caller.node))
         })?;
         Ok(Stage::Reached { channel, pending })
     }
 
-    /// Takes the answer and connects to it. Returns its payload.
-    fn answered(&mut self, bytes: &[u8], pending: &mut dyn Pending) -> Result<Vec<u8>, Failure> {
+    /// Takes the answer and connects to it. Returns its payload, and whether the peer brings the connection back.
+    fn answered(
+        &mut self,
+        bytes: &[u8],
+        pending: &mut dyn Pending,
+    ) -> Result<(Vec<u8>, bool), Failure> {
         let peer = self.peer.clone();
         let wrong = |text: String| {
             let summary = format!("cannot connect to {peer}: {text}");
             Failure::new(Code::InvalidRequest, Owner::Config, summary)
         };
         let answer = Greeting::decode(bytes).map_err(|error| wrong(error.to_string()))?;
-        if answer.protocol != self.protocol {
-            let (theirs, ours) = (answer.protocol, self.protocol);
+        if answer.protocol != self.caller.protocol {
+            let (theirs, ours) = (answer.protocol, self.caller.protocol);
             return Err(wrong(format!("it speaks `{theirs}`, this node `{ours}`")));
         }
         self.peer = self.peer.clone().greeted(answer.node, answer.pid);
         pending.connect(answer.device).map_err(|error| wrong(error.to_string()))?;
-        Ok(answer.payload.to_vec())
+        let returns = answer.reconnect > 0;
+        if !returns && self.caller.reconnect.is_some() {
+            tracing::warn!("{} does not bring connections back", self.peer);
+        }
+        Ok((answer.payload.to_vec(), returns))
     }
 
     /// The channel broke. Nodes of one process end together: one that was told so first has not died.
@@ -229,7 +358,7 @@ impl Dial {
                 let summary = format!("{} does not speak this protocol", self.peer);
                 Failure::new(Code::PeerNotReady, Owner::Config, summary)
                     .because("another program listens there: correct the address")
-                    .turn(format!("node.{}.peer", self.node))
+                    .turn(format!("node.{}.peer", self.caller.node))
             }
             Some(_) => dead(&self.peer, how),
             None => self.peer.ended_early(how).heard(),
@@ -237,18 +366,18 @@ impl Dial {
     }
 
     fn unreachable(&self, why: &str) -> Failure {
-        let (peer, timeout) = (&self.peer, self.timeout);
+        let (peer, timeout) = (&self.peer, self.caller.timeout);
         let summary = format!("cannot reach {peer} within {timeout:?}: {why}");
         Failure::new(Code::PeerNotReady, Owner::Remote, summary)
             .because("start the pipeline that listens there, or correct the address")
-            .turn(format!("node.{}.peer", self.node))
+            .turn(format!("node.{}.peer", self.caller.node))
     }
 
     fn silent(&self) -> Failure {
-        let (peer, timeout) = (&self.peer, self.timeout);
+        let (peer, timeout) = (&self.peer, self.caller.timeout);
         let summary = format!("{peer} did not answer within {timeout:?}");
         Failure::new(Code::PeerNotReady, Owner::Remote, summary)
             .because("its channel is open, but it does not answer the greeting")
-            .turn(format!("node.{}.connect_timeout", self.node))
+            .turn(format!("node.{}.connect_timeout", self.caller.node))
     }
 }

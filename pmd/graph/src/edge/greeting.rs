@@ -8,9 +8,9 @@ use crate::limits::GREETING_BYTES_MAX;
 /// First bytes of every greeting.
 const MAGIC: [u8; 4] = *b"SPGR";
 /// Version of the layout; another one is refused.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Bytes before the texts.
-const FIXED: usize = 16;
+const FIXED: usize = 20;
 
 /// Numbers of the service types, as the verbs number their queue pair types (`ibv_qp_type`).
 const TRANSPORTS: [(u8, Transport); 3] =
@@ -19,7 +19,7 @@ const TRANSPORTS: [(u8, Transport); 3] =
 /// One end's greeting.
 ///
 /// As bytes, little-endian: magic (4), version (2), transport (1), length of protocol (1), process (4), length of node (2),
-/// length of payload (2), protocol, node, payload, and the device's connection data up to the end.
+/// length of payload (2), reconnect (4), protocol, node, payload, and the device's connection data up to the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting<'a> {
     /// What the node speaks.
@@ -30,6 +30,9 @@ pub struct Greeting<'a> {
     pub pid: u32,
     /// The node, by its name in that process.
     pub node: &'a str,
+    /// For how many milliseconds a broken connection is to be brought back: asked for, and in the answer granted; 0: not at
+    /// all.
+    pub reconnect: u32,
     /// What the protocol says first.
     pub payload: &'a [u8],
     /// The device's connection data.
@@ -72,6 +75,7 @@ impl<'a> Greeting<'a> {
         bytes.extend(self.pid.to_le_bytes());
         bytes.extend(node.to_le_bytes());
         bytes.extend(payload.to_le_bytes());
+        bytes.extend(self.reconnect.to_le_bytes());
         bytes.extend(self.protocol.as_bytes());
         bytes.extend(self.node.as_bytes());
         bytes.extend(self.payload);
@@ -120,6 +124,7 @@ impl<'a> Greeting<'a> {
             transport: *transport,
             pid: u32::from_le_bytes([fixed[8], fixed[9], fixed[10], fixed[11]]),
             node: text(node)?,
+            reconnect: u32::from_le_bytes([fixed[16], fixed[17], fixed[18], fixed[19]]),
             payload,
             device: rest,
         })
@@ -137,13 +142,14 @@ mod tests {
         fn a_greeting_survives(
             transport in prop_oneof![Just(Transport::Rc), Just(Transport::Uc), Just(Transport::Ud)],
             pid: u32,
+            reconnect: u32,
             protocol in "[a-z]{0,20}",
             node in "[a-z0-9-]{0,63}",
             payload in prop::collection::vec(any::<u8>(), 0..300),
             device in prop::collection::vec(any::<u8>(), 0..300),
         ) {
             let greeting = Greeting {
-                protocol: &protocol, transport, pid, node: &node, payload: &payload, device: &device,
+                protocol: &protocol, transport, pid, node: &node, reconnect, payload: &payload, device: &device,
             };
             let bytes = greeting.encode();
             prop_assert_eq!(Greeting::decode(&bytes), Ok(greeting));
@@ -165,6 +171,7 @@ mod tests {
             transport: Transport::Rc,
             pid: 7,
             node: "client",
+            reconnect: 0,
             payload: b"pay",
             device: b"dev",
         };

@@ -3,12 +3,15 @@
 use std::fmt;
 
 use pmd_observe::{Code, Owner, Verdict};
+use pmd_verbs::WcStatus;
 use pmd_verbs::connect::{Channel, Message};
 use pmd_verbs::endpoint::{
     Caps, Endpoint, EndpointEvent, Op, Outcome, Settled, SubmitError, Token,
 };
 
-use super::{Refusal, status};
+use super::comeback::{Comeback, GivenUp, nanoseconds};
+use super::dial::Caller;
+use super::{Change, Dial, Lost, Refusal, status};
 use crate::failure::Failure;
 use crate::limits::{CHANNEL_TURNS, EVIDENCE_WAIT};
 
@@ -76,6 +79,9 @@ pub struct Line {
     trouble: Option<Trouble>,
     peer_left: bool,
     turns: u32,
+    comeback: Option<Box<Comeback>>,
+    /// Who dials again when the peer's process is gone.
+    caller: Option<Box<Caller>>,
 }
 
 /// A connection that does not work any more.
@@ -86,6 +92,17 @@ struct Trouble {
     outcome: Option<Outcome>,
     flushed: u32,
     event: Option<&'static str>,
+}
+
+impl Trouble {
+    /// Whether trying again can help: silence and missing receives pass, a request that breaks a rule breaks it again.
+    fn may_pass(&self) -> bool {
+        let silent = |status| matches!(status, WcStatus::RetryExc | WcStatus::RnrRetryExc);
+        match self.outcome {
+            Some(Outcome::Failed(status)) => silent(status),
+            Some(Outcome::Done | Outcome::Flushed | Outcome::FailedCoarse) | None => true,
+        }
+    }
 }
 
 impl fmt::Debug for Line {
@@ -110,7 +127,35 @@ impl Line {
             trouble: None,
             peer_left: false,
             turns: 0,
+            comeback: None,
+            caller: None,
         }
+    }
+
+    /// The same, to be brought back when it breaks, if its device can do that; by `caller`, also to another process.
+    pub(super) fn coming_back(mut self, comeback: Comeback, caller: Option<Caller>) -> Self {
+        if self.endpoint.reconnect().is_some() {
+            self.comeback = Some(Box::new(comeback));
+            self.caller = caller.map(Box::new);
+        }
+        self
+    }
+
+    /// What has become of the connection; ask after every [`poll`](Self::poll), until there is no more.
+    pub fn change(&mut self) -> Option<Change> {
+        self.comeback.as_mut()?.next_change()
+    }
+
+    /// What ended without success since the last call, where the connection comes back: each submission once.
+    pub fn lost(&mut self) -> impl Iterator<Item = Lost> + '_ {
+        self.comeback.iter_mut().flat_map(|comeback| comeback.lost())
+    }
+
+    /// Dials again, after [`Change::PeerGone`]. `None` where that was never said.
+    pub fn redial(mut self) -> Option<Dial> {
+        let since = self.comeback.as_ref()?.failed_since()?;
+        self.endpoint.close();
+        Dial::again(*self.caller.take()?, since)
     }
 
     /// Who is at the other end.
@@ -149,7 +194,7 @@ impl Line {
     /// # Errors
     /// When the operation could never be taken.
     pub fn submit(&mut self, now: u64, op: Op<'_>, token: Token) -> Result<bool, Failure> {
-        if !self.is_up() {
+        if !self.is_up() && !self.renews(&op) {
             return Ok(false);
         }
         match self.endpoint.submit(op, token) {
@@ -163,6 +208,11 @@ impl Line {
         }
     }
 
+    fn renews(&self, op: &Op<'_>) -> bool {
+        let takes = self.comeback.as_ref().is_some_and(|comeback| comeback.takes_receives());
+        takes && matches!(op, Op::Recv { .. })
+    }
+
     /// Starts what was submitted.
     pub fn doorbell(&mut self) {
         self.endpoint.doorbell();
@@ -172,18 +222,31 @@ impl Line {
     ///
     /// # Errors
     /// The reason why the connection ended, once it is known: a failed operation waits a moment for the peer's end, which
-    /// explains it better.
+    /// explains it better. Where it comes back, only when that is over, too: look at [`change`](Self::change) meanwhile.
     pub fn poll(&mut self, now: u64, done: &mut Vec<Settled>) -> Result<usize, Failure> {
-        let trouble = &mut self.trouble;
+        let before = done.len();
+        let (trouble, comeback) = (&mut self.trouble, &mut self.comeback);
         let mut note = |settled: Settled| match settled.outcome {
             Outcome::Done => done.push(settled),
-            Outcome::Flushed => Trouble::begin(trouble, now).flushed += 1,
             outcome => {
-                Trouble::begin(trouble, now).outcome.get_or_insert(outcome);
+                let trouble = Trouble::begin(trouble, now);
+                match outcome {
+                    Outcome::Flushed => trouble.flushed += 1,
+                    outcome => {
+                        trouble.outcome.get_or_insert(outcome);
+                    }
+                }
+                if let Some(comeback) = comeback {
+                    comeback.lose(settled.token, settled.replay);
+                }
             }
         };
         let settled = self.endpoint.poll(&mut note);
         match self.endpoint.event() {
+            // Its control channel tells the same, and may be dialled again.
+            Some(EndpointEvent::PeerDead) if self.caller.is_some() => {
+                Trouble::begin(&mut self.trouble, now);
+            }
             Some(EndpointEvent::PeerDead) if !self.peer_left => {
                 return Err(dead(&self.peer, "the device noticed that its process is gone"));
             }
@@ -195,21 +258,73 @@ impl Line {
         self.turns += 1;
         if settled == 0 || self.turns >= CHANNEL_TURNS || !self.is_up() {
             self.turns = 0;
-            self.listen()?;
+            self.listen(now)?;
         }
-        let patience = u64::try_from(EVIDENCE_WAIT.as_nanos()).unwrap_or(u64::MAX);
+        let progress = done.len() > before;
+        if self.comes_back() {
+            self.come_back(now, progress)?;
+            return Ok(settled);
+        }
         match &self.trouble {
-            Some(trouble) if now.saturating_sub(trouble.since) >= patience => {
+            Some(trouble) if now.saturating_sub(trouble.since) >= nanoseconds(EVIDENCE_WAIT) => {
                 Err(self.explain(trouble))
             }
             _ => Ok(settled),
         }
     }
 
-    /// When a failed connection will have been waited for long enough.
+    /// When something is due although nothing arrives.
     pub fn next_timeout(&self) -> Option<u64> {
-        let patience = u64::try_from(EVIDENCE_WAIT.as_nanos()).unwrap_or(u64::MAX);
-        self.trouble.map(|trouble| trouble.since.saturating_add(patience))
+        match (&self.comeback, &self.trouble) {
+            (Some(comeback), _) if self.comes_back() => comeback.next_timeout(),
+            (_, Some(trouble)) => Some(trouble.since.saturating_add(nanoseconds(EVIDENCE_WAIT))),
+            (_, None) => None,
+        }
+    }
+
+    fn comes_back(&self) -> bool {
+        self.comeback.is_some() && self.trouble.as_ref().is_none_or(Trouble::may_pass)
+    }
+
+    /// Goes on with bringing the connection back, if it is broken. `progress`: something was done over it.
+    fn come_back(&mut self, now: u64, progress: bool) -> Result<(), Failure> {
+        let Some(comeback) = &mut self.comeback else { return Ok(()) };
+        if comeback.is_up() {
+            if self.trouble.is_none() {
+                if progress {
+                    comeback.progress(now);
+                }
+                return Ok(());
+            }
+            let Some(steps) = self.endpoint.reconnect() else {
+                // The device is gone, and nothing can be brought back.
+                self.comeback = None;
+                return Ok(());
+            };
+            let failure = steps.failure();
+            comeback.fail(now, failure);
+            tracing::warn!("the connection to {} broke, and is brought back", self.peer);
+        }
+        Trouble::begin(&mut self.trouble, now);
+        match comeback.run(now, &mut *self.endpoint, &mut self.channel) {
+            Ok(true) => {
+                self.trouble = None;
+                tracing::info!("the connection to {} is up again", self.peer);
+                Ok(())
+            }
+            Ok(false) => Ok(()),
+            Err(given_up) => Err(self.give_up(given_up)),
+        }
+    }
+
+    fn give_up(&self, given_up: GivenUp) -> Failure {
+        let GivenUp { attempts, took_ns } = given_up;
+        let ms = took_ns / 1_000_000;
+        let tried = format!("{attempts} attempts in {ms} ms did not bring the connection back");
+        match &self.trouble {
+            Some(trouble) => self.explain(trouble).because(tried),
+            None => Failure::new(Code::Unknown, Owner::Remote, tried),
+        }
     }
 
     /// Says goodbye: everything asked for has been done. The connection ends with it.
@@ -236,11 +351,31 @@ impl Line {
     }
 
     /// Hears what the peer says on the channel.
-    fn listen(&mut self) -> Result<(), Failure> {
+    fn listen(&mut self, now: u64) -> Result<(), Failure> {
         match self.channel.poll() {
             Some(Message::Bye) => self.peer_left = true,
             Some(Message::Refused(text)) => return Err(Refusal::parse(&text).told_by(&self.peer)),
-            Some(Message::Lost(how)) if !self.peer_left => return Err(dead(&self.peer, &how)),
+            Some(Message::Recovery(message, hello)) => {
+                if let Some(comeback) = &mut self.comeback {
+                    comeback.hear(now, message, hello);
+                    if !comeback.is_up() {
+                        Trouble::begin(&mut self.trouble, now);
+                    }
+                }
+            }
+            Some(Message::Lost(how)) if !self.peer_left => {
+                let Some(comeback) = self.comeback.as_mut().filter(|_| self.caller.is_some())
+                else {
+                    return Err(dead(&self.peer, &how));
+                };
+                if comeback.lose_channel(now) {
+                    tracing::warn!("{} is gone, and is dialled again: {how}", self.peer);
+                }
+                Trouble::begin(&mut self.trouble, now);
+            }
+            Some(Message::Lost(how)) if self.comeback.is_some() && !self.is_up() => {
+                return Err(dead(&self.peer, &how));
+            }
             // A closed channel after a goodbye is as it should be; nothing else has a meaning here.
             Some(_) | None => {}
         }

@@ -4,8 +4,12 @@
 //! otherwise. The connecting end ([`Dial`]) sends a [`Greeting`], the accepting end ([`Acceptor`]) prepares its endpoint by
 //! it and answers, the connecting end says ready. Both are polled by their nodes and never wait, since both may run on
 //! one lcore. The channel stays open beside the connection ([`Line`]): when it ends without a goodbye, the peer is dead.
+//!
+//! A connection that breaks comes back where its client wants that: on the same queue pairs while both processes live, else
+//! by dialling again. Its nodes hear of each [`Change`].
 
 mod accept;
+mod comeback;
 mod desertion;
 mod dial;
 mod greeting;
@@ -16,6 +20,7 @@ mod status;
 pub(crate) use desertion::Desertion;
 
 pub use accept::{Acceptor, Admission, Host};
+pub use comeback::{Change, Lost};
 pub use dial::{Dial, Dialing, Route};
 pub use greeting::{Greeting, GreetingError};
 pub use line::{Line, Peer};

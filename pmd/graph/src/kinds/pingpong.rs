@@ -21,6 +21,7 @@ impl PingPong {
         Self(
             Schema::new("pingpong", "sends a message back and forth and measures the round trip")
                 .rdma("pingpong", Role::Either)
+                .reconnects()
                 .key(
                     Key::size("size", Size::bytes(1)..=BLOCK_MAX, "bytes of the message")
                         .default(Size::bytes(64)),

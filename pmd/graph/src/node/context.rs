@@ -219,8 +219,20 @@ impl<'a> NodeContext<'a> {
         let options = self.options(self.transport(), queues);
         let timeout = self.settings().time_opt("connect_timeout");
         let timeout: Duration = timeout.unwrap_or(CONNECT_TIMEOUT_DEFAULT);
-        let dial = |route| Dial::new(self.name(), protocol, route, self.device(), options, timeout);
+        let reconnect = self.reconnect();
+        let dial = |route| {
+            Dial::new(self.name(), protocol, route, self.device(), options, timeout)
+                .reconnecting(reconnect)
+        };
         routes.into_iter().map(dial).collect()
+    }
+
+    /// How long a broken connection may take to work again; `None`: it is not brought back.
+    fn reconnect(&self) -> Option<Duration> {
+        let settings = self.settings();
+        let always =
+            settings.value("reconnect").map(|_| settings.text("reconnect")) == Some("always");
+        always.then(|| settings.time_opt("reconnect_timeout")).flatten()
     }
 
     /// Everybody who will connect to it.

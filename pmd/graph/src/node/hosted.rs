@@ -6,7 +6,7 @@ use pmd_lcore::{Doorbells, NodeState};
 use pmd_observe::Latency;
 
 use super::record::Counts;
-use super::{Node, Record, Turn};
+use super::{Node, Record, Recoveries, Turn};
 use crate::failure::Failure;
 
 /// What a node leaves behind.
@@ -19,6 +19,7 @@ pub(crate) struct NodeResult {
     /// From its first message to its last.
     pub(crate) active_ns: u64,
     pub(crate) path: Option<&'static str>,
+    pub(crate) recoveries: Recoveries,
     /// When it failed (ns), and why.
     pub(crate) failure: Option<(u64, Failure)>,
 }
@@ -93,13 +94,14 @@ impl pmd_lcore::Node for Hosted {
 
     fn finish(&mut self) {
         self.record.publish();
-        let Record { counts, latency, began, last, path, .. } = &self.record;
+        let Record { counts, latency, began, last, path, recoveries, .. } = &self.record;
         let result = NodeResult {
             index: self.index,
             counts: *counts,
             latency: latency.latency(),
             active_ns: began.map_or(0, |began| last.saturating_sub(began)),
             path: *path,
+            recoveries: *recoveries,
             failure: self.failure.take(),
         };
         // Whoever waited for it has given up on this lcore.

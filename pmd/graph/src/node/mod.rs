@@ -28,7 +28,7 @@ pub use record::Record;
 
 pub(crate) use context::{Edges, Inherited};
 pub(crate) use hosted::{Hosted, NodeResult};
-pub(crate) use record::{Counts, Live};
+pub(crate) use record::{Counts, Live, Recoveries};
 
 use pmd_lcore::Doorbells;
 

@@ -14,6 +14,15 @@ pub(crate) struct Counts {
     pub(crate) errors: u64,
 }
 
+/// Connections of a node that broke and came back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Recoveries {
+    pub(crate) count: u64,
+    /// From the failure until something was done over the connection again, in nanoseconds: the last, and the longest.
+    pub(crate) last_ns: u64,
+    pub(crate) max_ns: u64,
+}
+
 /// The counts as any thread may read them while the node runs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -53,6 +62,7 @@ pub struct Record {
     pub(crate) began: Option<u64>,
     pub(crate) last: u64,
     pub(crate) path: Option<&'static str>,
+    pub(crate) recoveries: Recoveries,
     live: Arc<Live>,
 }
 
@@ -64,6 +74,7 @@ impl Record {
             began: None,
             last: 0,
             path: None,
+            recoveries: Recoveries::default(),
             live,
         }
     }
@@ -94,6 +105,13 @@ impl Record {
     /// How long something took, in nanoseconds.
     pub fn latency(&mut self, ns: u64) {
         self.latency.record(ns);
+    }
+
+    /// A connection came back, so long after it broke: [`Change::Recovered`](crate::edge::Change::Recovered).
+    pub fn recovered(&mut self, took_ns: u64) {
+        let Recoveries { count, max_ns, .. } = self.recoveries;
+        self.recoveries =
+            Recoveries { count: count + 1, last_ns: took_ns, max_ns: max_ns.max(took_ns) };
     }
 
     /// How its bytes reach the peer: as [`Endpoint::path`](pmd_verbs::endpoint::Endpoint::path) says.

@@ -16,7 +16,9 @@ use crate::device::{Device, DeviceLcore};
 use crate::failure::Failure;
 use crate::fault::Flip;
 use crate::limits::LINK_DEPTH;
-use crate::node::{Counts, Edges, Hosted, Inherited, Live, NodeContext, NodeResult, Record};
+use crate::node::{
+    Counts, Edges, Hosted, Inherited, Live, NodeContext, NodeResult, Record, Recoveries,
+};
 use crate::plan::Plan;
 use crate::stream::{Inlet, Outlet, link};
 
@@ -162,6 +164,7 @@ impl Start {
             latency: Latency::default(),
             active_ns: 0,
             path: None,
+            recoveries: Recoveries::default(),
             failure: Some((context.clock.now(), failure.clone())),
         };
         // Whoever waited for it has given up on this lcore.

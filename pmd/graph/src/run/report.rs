@@ -11,7 +11,7 @@ use pmd_observe::{Latency, Verdict};
 use serde::Serialize;
 
 use super::memory::RegionReport;
-use crate::node::NodeResult;
+use crate::node::{NodeResult, Recoveries};
 use crate::plan::NodePlan;
 
 /// What a run came to. As JSON, the keys `ok, elapsed_s, nodes, verdict` and those of their objects are a contract;
@@ -67,6 +67,27 @@ pub struct NodeReport {
     pub latency_ns: Latency,
     /// How its bytes reached the peer: `local`, `packet`, or as the device calls it; null without an edge.
     pub path: Option<String>,
+    /// Its connections that broke and came back.
+    pub recoveries: RecoveryReport,
+}
+
+/// Connections that broke and came back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct RecoveryReport {
+    /// How often.
+    pub count: u64,
+    /// From the failure until something was done over the connection again, in milliseconds: the last time.
+    pub last_ms: f64,
+    /// The longest time.
+    pub max_ms: f64,
+}
+
+impl RecoveryReport {
+    fn of(recoveries: &Recoveries) -> Self {
+        let ms = |ns: u64| Duration::from_nanos(ns).as_secs_f64() * 1e3;
+        let Recoveries { count, last_ns, max_ns } = *recoveries;
+        Self { count, last_ms: ms(last_ns), max_ms: ms(max_ns) }
+    }
 }
 
 /// What an lcore did.
@@ -98,6 +119,7 @@ impl NodeReport {
             errors: 0,
             latency_ns: Latency::default(),
             path: None,
+            recoveries: RecoveryReport::default(),
         }
     }
 
@@ -115,6 +137,7 @@ impl NodeReport {
             errors: counts.errors,
             latency_ns: result.latency,
             path: result.path.map(str::to_owned),
+            recoveries: RecoveryReport::of(&result.recoveries),
             ..Self::unknown(plan)
         }
     }
@@ -131,6 +154,15 @@ impl fmt::Display for Report {
     /// For a terminal: a table of nodes, one of lcores, the memory, and the verdict.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.node_table())?;
+        for node in self.nodes.iter().filter(|node| node.recoveries.count > 0) {
+            let RecoveryReport { count, last_ms, max_ms } = node.recoveries;
+            let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+            let name = &node.name;
+            writeln!(
+                f,
+                "{name} lost its connection and recovered {times}: the last took {last_ms:.1} ms, the longest {max_ms:.1} ms"
+            )?;
+        }
         writeln!(f, "{}", self.lcore_table())?;
         for region in &self.memory {
             let RegionReport { lcore, bytes, pages, remote_write, .. } = region;

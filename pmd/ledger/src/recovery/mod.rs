@@ -193,6 +193,11 @@ impl Recovery {
         }
     }
 
+    /// A connection made anew in place of one that failed at `failed_ns`: it has recovered once something is done over it.
+    pub fn replacing(role: Role, generation: u64, policy: Policy, failed_ns: u64) -> Self {
+        Self { failed_ns, proven: false, ..Self::new(role, generation, policy) }
+    }
+
     /// Where it stands.
     pub const fn stage(&self) -> Stage {
         self.stage
@@ -201,6 +206,11 @@ impl Recovery {
     /// Number of the connection that stands, or is being made.
     pub const fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// When it failed, if nothing was done since.
+    pub const fn failed_since(&self) -> Option<u64> {
+        if self.proven { None } else { Some(self.failed_ns) }
     }
 
     /// What to do next.

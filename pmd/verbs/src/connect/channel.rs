@@ -3,6 +3,7 @@
 //! A channel never blocks its owner: a lcore polls it between two turns of its loop. What can
 //! block, reading a socket or waiting for one, happens in a small thread of its own.
 
+use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +11,8 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use pmd_ledger::recovery;
 
 /// Longest message, bytes: a hello with all its private data fits many times.
 const MAX_MESSAGE: usize = 64 * 1024;
@@ -44,6 +47,36 @@ pub enum Message {
     Evidence(Vec<u8>),
     /// The process lives, whatever its lcores do: a channel's own thread answers so when it is asked.
     Lives,
+    /// A step of bringing the connection back; with [`recovery::Message::Hello`], how to reach the queue pair.
+    Recovery(recovery::Message, Vec<u8>),
+}
+
+/// Code of the first recovery message; the others follow.
+const RECOVERY: u8 = 16;
+
+fn recovery_parts(message: recovery::Message) -> (u8, u64) {
+    use recovery::Message::{Behind, Failed, Hello, Ready};
+    match message {
+        Failed { generation } => (RECOVERY, generation),
+        Hello { generation } => (RECOVERY + 1, generation),
+        Ready { generation } => (RECOVERY + 2, generation),
+        Behind { generation } => (RECOVERY + 3, generation),
+    }
+}
+
+fn recovery_from(code: u8, body: &[u8]) -> Option<Message> {
+    use recovery::Message::{Behind, Failed, Hello, Ready};
+    let (generation, rest) = body.split_first_chunk()?;
+    let generation = u64::from_be_bytes(*generation);
+    let message = match code {
+        16 => Failed { generation },
+        17 => Hello { generation },
+        18 => Ready { generation },
+        19 => Behind { generation },
+        _ => return None,
+    };
+    let fits = matches!(message, Hello { .. }) != rest.is_empty();
+    fits.then(|| Message::Recovery(message, rest.to_vec()))
 }
 
 impl Message {
@@ -57,14 +90,19 @@ impl Message {
             Self::Ask(_) => 6,
             Self::Evidence(_) => 7,
             Self::Lives => 8,
+            Self::Recovery(message, _) => recovery_parts(*message).0,
         }
     }
 
-    fn body(&self) -> &[u8] {
+    fn body(&self) -> Cow<'_, [u8]> {
         match self {
-            Self::Hello(bytes) | Self::Ask(bytes) | Self::Evidence(bytes) => bytes,
-            Self::Refused(text) | Self::Lost(text) => text.as_bytes(),
-            Self::Ready | Self::Bye | Self::Lives => &[],
+            Self::Hello(bytes) | Self::Ask(bytes) | Self::Evidence(bytes) => bytes.into(),
+            Self::Refused(text) | Self::Lost(text) => text.as_bytes().into(),
+            Self::Ready | Self::Bye | Self::Lives => Cow::default(),
+            Self::Recovery(message, hello) => {
+                let (_, generation) = recovery_parts(*message);
+                [&generation.to_be_bytes()[..], hello].concat().into()
+            }
         }
     }
 
@@ -80,6 +118,7 @@ impl Message {
             6 => Self::Ask(body),
             7 => Self::Evidence(body),
             8 if body.is_empty() => Self::Lives,
+            RECOVERY.. => return recovery_from(code, &body),
             _ => return None,
         })
     }
@@ -111,7 +150,7 @@ impl Socket {
         let body = message.body();
         let len = u32::try_from(body.len() + 1)
             .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let frame = [&len.to_be_bytes()[..], &[message.code()], body].concat();
+        let frame = [&len.to_be_bytes()[..], &[message.code()], &*body].concat();
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         (&self.stream).write_all(&frame)
     }
@@ -385,6 +424,10 @@ mod tests {
             Message::Ready,
             Message::Refused("no".into()),
             Message::Evidence(vec![4]),
+            Message::Recovery(recovery::Message::Failed { generation: 1 }, Vec::new()),
+            Message::Recovery(recovery::Message::Hello { generation: 1 << 40 }, vec![9; 88]),
+            Message::Recovery(recovery::Message::Ready { generation: u64::MAX }, Vec::new()),
+            Message::Recovery(recovery::Message::Behind { generation: 3 }, Vec::new()),
             Message::Bye,
         ];
         for message in &sent {

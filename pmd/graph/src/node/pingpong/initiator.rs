@@ -6,7 +6,7 @@ use pmd_observe::{Code, Owner};
 use pmd_verbs::endpoint::{LocalKey, Op, Settled, Token};
 
 use super::{PROTOCOL, QUEUES};
-use crate::edge::{Dial, Dialing, Line};
+use crate::edge::{Change, Dial, Dialing, Line};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::{LOST_AFTER, LOST_IN_A_ROW, PINGPONG_BUFFERS};
@@ -123,6 +123,41 @@ impl Initiator {
         Ok(())
     }
 
+    /// Hears what has become of a connection that broke. A message without an answer is sent again: who answers it twice does
+    /// no harm.
+    fn hear(&mut self, now: u64, record: &mut Record) -> Result<(), Failure> {
+        while let Stage::Up(up) = &mut self.stage
+            && let Some(change) = up.line.change()
+        {
+            match change {
+                Change::Broken => {}
+                Change::Renewed => {
+                    for number in 0..u64::from(PINGPONG_BUFFERS) {
+                        let at = number * u64::from(self.size);
+                        let into = self.messages.local(up.key, at, self.size);
+                        up.line.submit(now, Op::Recv { into }, Token(number))?;
+                    }
+                }
+                Change::Resumed { .. } => {
+                    if up.sent.take().is_some() {
+                        up.sequence -= 1;
+                    }
+                }
+                Change::Recovered { took_ns } => record.recovered(took_ns),
+                Change::PeerGone => self.redial(),
+            }
+        }
+        Ok(())
+    }
+
+    fn redial(&mut self) {
+        if let Stage::Up(up) = std::mem::replace(&mut self.stage, Stage::Over)
+            && let Some(dial) = up.line.redial()
+        {
+            self.stage = Stage::Dialing(Box::new(dial));
+        }
+    }
+
     /// A message came back into the receive of this number.
     fn pong(
         &mut self,
@@ -186,6 +221,7 @@ impl Initiator {
             if let Stage::Up(up) = &mut self.stage {
                 up.settled = settled;
             }
+            self.hear(now, record)?;
             self.look_at_the_time(now, record)?;
             self.ping(now, record)?;
         }

@@ -6,7 +6,7 @@ use pmd_observe::Code;
 use pmd_verbs::endpoint::{Endpoint, EndpointOptions, LocalKey, Op, Settled, Token};
 
 use super::{PROTOCOL, QUEUES};
-use crate::edge::{Acceptor, Admission, Greeting, Host, Line, Refusal};
+use crate::edge::{Acceptor, Admission, Change, Greeting, Host, Line, Refusal};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::PINGPONG_BUFFERS;
@@ -47,7 +47,7 @@ struct Player {
 }
 
 pub(super) fn build(cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
-    let acceptor = cx.acceptor(PROTOCOL)?;
+    let acceptor = cx.acceptor(PROTOCOL)?.reconnecting();
     let settings = cx.settings();
     let messages = cx.extent("messages");
     let size = settings.size("size").get();
@@ -235,11 +235,17 @@ impl Part<'_> {
 
     fn equip(self, endpoint: &mut dyn Endpoint) -> Result<LocalKey, Failure> {
         let key = endpoint.register(self.messages.region())?;
-        for number in 0..u64::from(PINGPONG_BUFFERS) {
-            let into = self.messages.local(key, self.place(number), self.size);
-            endpoint.submit(Op::Recv { into }, Token(number))?;
+        for (token, op) in self.receives(key) {
+            endpoint.submit(op, token)?;
         }
         Ok(key)
+    }
+
+    fn receives(self, key: LocalKey) -> impl Iterator<Item = (Token, Op<'static>)> {
+        (0..u64::from(PINGPONG_BUFFERS)).map(move |number| {
+            let into = self.messages.local(key, self.place(number), self.size);
+            (Token(number), Op::Recv { into })
+        })
     }
 }
 
@@ -256,6 +262,19 @@ impl Player {
                 // The message has left its buffer, which can take the next one.
                 let into = part.messages.local(key, part.place(number), part.size);
                 line.submit(now, Op::Recv { into }, Token(number))?;
+            }
+        }
+        while let Some(change) = line.change() {
+            match change {
+                // Who asked asks again.
+                Change::Broken => self.owed.clear(),
+                Change::Renewed => {
+                    for (token, op) in part.receives(key) {
+                        line.submit(now, op, token)?;
+                    }
+                }
+                Change::Recovered { took_ns } => record.recovered(took_ns),
+                Change::Resumed { .. } | Change::PeerGone => {}
             }
         }
         while let Some((number, len)) = self.owed.front().copied() {
