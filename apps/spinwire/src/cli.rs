@@ -38,7 +38,7 @@ pub(crate) enum Command {
     Journal(JournalArgs),
     /// Scenarios of faults in a deterministic world
     Lab(LabArgs),
-    /// Run a scenario, and record every input for exact replay
+    /// Run a pipeline or a scenario, and keep every input for `lab replay`
     Record(RecordArgs),
 }
 

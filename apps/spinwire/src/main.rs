@@ -22,15 +22,17 @@ use cli::{Cli, Command};
 const QUICKSTART: (&str, &str) =
     ("built-in quickstart.toml", include_str!("../../../configs/quickstart.toml"));
 
+/// What runs pipelines.
+const fn app(registry: &Registry) -> App<'_> {
+    App { registry, default: Some(QUICKSTART), command: &["run"] }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     pmd_graph::app::log_to_stderr();
     let registry = Registry::builtin();
     let ended = match &cli.command {
-        Command::Run(args) => {
-            let app = App { registry: &registry, default: Some(QUICKSTART), command: &["run"] };
-            Ok(app.run(args))
-        }
+        Command::Run(args) => Ok(app(&registry).run(args)),
         Command::Check(args) => commands::check::run(&registry, args),
         Command::Plan(args) => commands::plan::run(&registry, args),
         Command::Devices(args) => commands::devices::run(args),
@@ -39,7 +41,7 @@ fn main() -> ExitCode {
         Command::Why(args) => commands::why::run(args),
         Command::Journal(args) => commands::journal::run(args),
         Command::Lab(args) => lab::run(args),
-        Command::Record(args) => lab::record(args),
+        Command::Record(args) => lab::record(&app(&registry), args),
     };
     let exit = ended.unwrap_or_else(|error| {
         say(format_args!("error: {error:#}"));

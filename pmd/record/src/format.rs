@@ -7,7 +7,7 @@
 use crate::limits::MAX_PART;
 
 /// Begins every record.
-pub(crate) const MAGIC: [u8; 8] = *b"SPINREC\n";
+pub const MAGIC: [u8; 8] = *b"SPINREC\n";
 /// The version of the format.
 pub(crate) const VERSION: u32 = 1;
 /// Bytes of the head.

@@ -27,7 +27,7 @@ mod vocabulary;
 mod watched;
 mod witness;
 
-pub use format::Ending;
+pub use format::{Ending, MAGIC};
 pub use recorded::Recorded;
 pub use recording::{RecordError, Recording};
 pub use replay::{Difference, EngineReplay, Replay, ReplayError, replay};

@@ -49,6 +49,7 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use pmd_ledger as ledger;
 pub use pmd_observe::journal::By;
+pub use pmd_record as record;
 pub use pmd_roce as roce;
 pub use pmd_roce::work::{
     Access, Completion, Data, Imm, RecvWr, RemoteAddr, Sge, WcOpcode, WcStatus,

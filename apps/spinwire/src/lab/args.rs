@@ -17,7 +17,7 @@ pub(crate) struct LabArgs {
 pub(crate) enum LabCommand {
     /// Run a scenario in virtual time, and say which of its expectations were met
     Run(RunArgs),
-    /// Run what was recorded again, and compare every input
+    /// Tell new engines what those on record were told, and compare everything that comes of it
     Replay(ReplayArgs),
 }
 
@@ -51,17 +51,21 @@ pub(crate) struct ReplayArgs {
 
 /// `record`.
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "spinwire record [--out F] [OPTIONS] [CONFIG]...\n       \
+                      spinwire record SCENARIO FILE [--seed N] [--json]",
+    after_help = "\
+A pipeline is run as by `spinwire run`, with the same options; of several, each process has a record of its own, F-0,
+F-1 and so on. A scenario of the laboratory is run as by `spinwire lab run`."
+)]
 pub(crate) struct RecordArgs {
-    /// The scenario
-    #[arg(value_name = "SCENARIO")]
-    pub(crate) scenario: PathBuf,
-    /// Where the record goes
-    #[arg(value_name = "FILE")]
-    pub(crate) record: PathBuf,
+    /// Where the record goes [default: spinwire.rec]
+    #[arg(long, value_name = "F", conflicts_with = "record")]
+    pub(crate) out: Option<PathBuf>,
     /// What everything left to chance comes from, instead of the scenario's own
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Print the report as one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// As of `run`.
+    #[command(flatten)]
+    pub(crate) run: pmd_graph::app::RunArgs,
 }

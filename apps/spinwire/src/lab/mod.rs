@@ -1,12 +1,13 @@
 //! `spinwire lab`: scenarios of faults in a deterministic world; `spinwire record` and `lab replay`: the same run again.
 
 mod args;
+mod live;
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
-use pmd_graph::app::{self, Exit, say};
+use pmd_graph::app::{self, App, Exit, say};
 use pmd_lab::tape::{Tape, TapeError};
 use pmd_lab::{Report, Scenario};
 
@@ -24,14 +25,47 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<Exit> {
     }
 }
 
-/// Runs a scenario with its record.
+/// Where the record of a pipeline goes, unless told otherwise.
+const RECORD: &str = "spinwire.rec";
+/// A scenario is no longer than that, in bytes.
+const SCENARIO_BYTES: u64 = 1 << 20;
+
+/// Runs a pipeline or a scenario with its record.
 ///
 /// # Errors
 /// When a file or stdout cannot be written.
-pub(crate) fn record(args: &RecordArgs) -> anyhow::Result<Exit> {
-    let RecordArgs { scenario: file, record, seed, json } = args;
-    let record = Some(record.clone());
-    scenario(&RunArgs { scenario: file.clone(), seed: *seed, json: *json, record })
+pub(crate) fn record(app: &App<'_>, args: &RecordArgs) -> anyhow::Result<Exit> {
+    let RecordArgs { out, seed, run } = args;
+    if let [file, rest @ ..] = run.configs.as_slice()
+        && is_scenario(file)
+    {
+        let asked = out.as_ref().or(run.record.record.as_ref());
+        let ((None, [record]) | (Some(record), [])) = (asked, rest) else {
+            say("error: a scenario has one record: `spinwire record SCENARIO FILE`");
+            return Ok(Exit::Usage);
+        };
+        let record = Some(record.clone());
+        return scenario(&RunArgs { scenario: file.clone(), seed: *seed, json: run.json, record });
+    }
+    if seed.is_some() {
+        say("error: --seed is for scenarios: nothing of a pipeline is left to it");
+        return Ok(Exit::Usage);
+    }
+    let mut run = run.clone();
+    run.record.record.get_or_insert_with(|| out.clone().unwrap_or_else(|| RECORD.into()));
+    Ok(app.run(&run))
+}
+
+/// Whether the file is of the laboratory; what cannot be read is a pipeline, which complains about it.
+fn is_scenario(file: &Path) -> bool {
+    let is_small = |file: &fs::Metadata| file.is_file() && file.len() <= SCENARIO_BYTES;
+    if !fs::metadata(file).is_ok_and(|file| is_small(&file)) {
+        return false;
+    }
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let begins = |line: &str, word: &str| line.trim_start().starts_with(word);
+    let has = |word: &str| text.lines().any(|line| begins(line, word));
+    has("[[host]]") && !has("[[node]]")
 }
 
 fn scenario(args: &RunArgs) -> anyhow::Result<Exit> {
@@ -59,6 +93,9 @@ fn scenario(args: &RunArgs) -> anyhow::Result<Exit> {
 }
 
 fn replay(args: &ReplayArgs) -> anyhow::Result<Exit> {
+    if live::is_record(&args.record) {
+        return live::replay(&args.record, args.json);
+    }
     match play(&args.record) {
         Ok(report) => show(&report, args.json),
         Err(error) => {

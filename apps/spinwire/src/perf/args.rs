@@ -151,6 +151,9 @@ pub(crate) struct PerfArgs {
     /// flip END OFFSET; the ends are client and server
     #[arg(long = "fault", value_name = "RULE")]
     pub(super) faults: Vec<String>,
+    /// Where inputs are kept; with two processes here, the client's in F-0 and the server's in F-1.
+    #[command(flatten)]
+    pub(super) record: app::RecordTo,
     /// The server stops polling for so long, once, in the timed part
     #[arg(long, value_name = "T", value_parser = app::duration)]
     pub(super) pause_responder: Option<Duration>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use pmd_graph::app::{Exit, print, say, signals};
+use pmd_graph::app::{Exit, RecordTo, print, say, signals};
 use pmd_graph::config::retry::milliseconds;
 use pmd_lcore::{Clock, Topology, hop_ns};
 use pmd_observe::Verdict;
@@ -42,6 +42,7 @@ pub(crate) fn run(args: &PerfArgs) -> Exit {
     let (params, mut outcome) = match started(args, &mut keep) {
         Ok(ended) => ended,
         Err(refusal) => {
+            keep.end_record(&refusal.verdict);
             let params = Params::of(args, Vec::new(), &|_| None).ok();
             let object = refused(args, params.as_ref(), &refusal);
             let unwritten = keep.end(&object);
@@ -52,6 +53,7 @@ pub(crate) fn run(args: &PerfArgs) -> Exit {
             return tell(args, &object, &refusal);
         }
     };
+    keep.end_record(&outcome.verdict);
     let Some(params) = params else {
         let verdict = &outcome.verdict;
         // It was not asked for.
@@ -125,6 +127,8 @@ fn started(args: &PerfArgs, keep: &mut Keep) -> Result<(Option<Params>, Outcome)
     let both_here = args.listen.is_none() && args.peer.is_none();
     let cpus = place(args, &topology, both_here)?;
     keep.open(args)?;
+    let has_second = args.listen.is_none() && args.peer.is_none() && args.processes != Some(1);
+    keep.record(&if has_second { args.record.part(0) } else { args.record.clone() })?;
     if let Some(text) = &args.listen {
         let at = second::address(args, text)?;
         let (params, outcome) =
@@ -152,11 +156,13 @@ fn open(
     wire: WireChoice,
     lcores: u32,
     faults: Vec<pmd_verbs::PlacedFault>,
+    keep: &Keep,
 ) -> Result<Device, Refusal> {
     let config = device::config(name)
         .map_err(|error| Refusal::usage(format!("--device {name}: {error}")))?;
     let disturb = Disturb { faults, ..Disturb::default() };
-    Device::open(&DeviceConfig { wire, lcores, disturb, ..config }).map_err(|error| match error {
+    let config = DeviceConfig { wire, lcores, disturb, record: keep.recording(), ..config };
+    Device::open(&config).map_err(|error| match error {
         OpenError::NoPackets(_) | OpenError::Lcores(_) => Refusal::usage(error.to_string()),
         error => Refusal::unfit(error.to_string()),
     })
@@ -185,6 +191,7 @@ impl Lead<'_> {
             self.args.wire.into(),
             self.params.lcores,
             self.faults.at(false, false),
+            self.keep,
         )?;
         self.settle(&device)?;
         let place = processes.map(|_| Place {
@@ -194,6 +201,10 @@ impl Lead<'_> {
             wire: wire_name(self.args.wire).to_owned(),
             faults: self.faults.frames.clone(),
             run_dir: self.keep.of_server(),
+            record: {
+                let RecordTo { record, record_limit } = self.args.record.part(1);
+                (record, record_limit)
+            },
         });
         dialogue.say(&Word::Welcome(Box::new(Welcome {
             version: VERSION,
@@ -218,8 +229,13 @@ impl Lead<'_> {
     fn alone(mut self) -> Result<(Params, Outcome), Refusal> {
         let before = self.probe(true);
         let lcores = 2 * self.params.lcores;
-        let device =
-            open(&self.args.device, self.args.wire.into(), lcores, self.faults.at(false, true))?;
+        let device = open(
+            &self.args.device,
+            self.args.wire.into(),
+            lcores,
+            self.faults.at(false, true),
+            self.keep,
+        )?;
         self.settle(&device)?;
         let (ours, theirs) = channel_pair("client", "server");
         let seats = self.seats(device.clone(), 0);
@@ -382,6 +398,9 @@ fn serve_parent(
     let welcome = welcome(&mut dialogue, args)?;
     let place = welcome.place.ok_or_else(|| Refusal::usage("the first process gives no place"))?;
     keep.open_at(args, place.run_dir.as_deref());
+    let (path, record_limit) = place.record;
+    let record = keep.record(&RecordTo { record: path, record_limit });
+    record.inspect_err(|refusal| dialogue.refuse(&refusal.verdict.summary))?;
     let wire = match place.wire.as_str() {
         "shm" => WireChoice::Shm,
         "udp" => WireChoice::Udp,
@@ -465,13 +484,14 @@ fn serve(
     interrupt: Arc<AtomicBool>,
     keep: &mut Keep,
 ) -> Result<(Params, Outcome), Refusal> {
-    let device = match open(spot.device, spot.wire, params.lcores, spot.faults.at(true, false)) {
-        Ok(device) => device,
-        Err(refusal) => {
-            dialogue.refuse(&refusal.verdict.summary);
-            return Err(refusal);
-        }
-    };
+    let device =
+        match open(spot.device, spot.wire, params.lcores, spot.faults.at(true, false), keep) {
+            Ok(device) => device,
+            Err(refusal) => {
+                dialogue.refuse(&refusal.verdict.summary);
+                return Err(refusal);
+            }
+        };
     dialogue.say(&Word::Accept { pid: std::process::id(), cpus: spot.cpus.ours.clone() });
     let seats = Seats {
         device,

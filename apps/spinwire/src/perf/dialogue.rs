@@ -79,6 +79,8 @@ pub(super) struct Place {
     pub(super) faults: Vec<String>,
     /// Its run directory.
     pub(super) run_dir: Option<PathBuf>,
+    /// The file of its record, and the limit of that.
+    pub(super) record: (Option<PathBuf>, Option<u64>),
 }
 
 /// The line to the other end.

@@ -1,10 +1,14 @@
-//! What a measurement leaves in its run directory: the journal while it runs, the report when it is over.
+//! What a measurement leaves: in its run directory, the journal while it runs and the report when it is over; and
+//! its record, if one is wanted.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use pmd_graph::app::say;
+use pmd_graph::app::{Record, RecordTo, say};
 use pmd_graph::run_dir::{JournalKeeper, Mark, PLAN, REPORT, RunDir, SERVER};
+use pmd_observe::Verdict;
 use pmd_verbs::Device;
+use pmd_verbs::record::Recording;
 use serde_json::Value;
 
 use super::args::PerfArgs;
@@ -16,6 +20,7 @@ use super::refusal::Refusal;
 pub(super) struct Keep {
     run_dir: Option<RunDir>,
     journal: Option<JournalKeeper>,
+    record: Option<Record>,
     /// Whether this end is the other one's lcore, which keeps the journal of all.
     aside: bool,
 }
@@ -43,6 +48,27 @@ impl Keep {
             tracing::warn!("no run directory: {error:#}");
             None
         });
+    }
+
+    /// Begins the record, if one is wanted.
+    ///
+    /// # Errors
+    /// When it cannot be created.
+    pub(super) fn record(&mut self, to: &RecordTo) -> Result<(), Refusal> {
+        self.record = to.begin().map_err(|error| Refusal::usage(error.to_string()))?;
+        Ok(())
+    }
+
+    /// What a device is to be opened with.
+    pub(super) fn recording(&self) -> Option<Arc<Recording>> {
+        self.record.as_ref().map(|record| Arc::clone(record.recording()))
+    }
+
+    /// Ends the record, once no lcore is left.
+    pub(super) fn end_record(&self, verdict: &Verdict) {
+        if let Some(record) = &self.record {
+            record.finish(verdict);
+        }
     }
 
     /// Where a second process of this machine has its own.

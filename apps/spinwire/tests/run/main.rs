@@ -11,5 +11,6 @@ mod output;
 mod perf;
 mod perf_broken;
 mod reconnect;
+mod record;
 mod storage;
 mod two;

@@ -5,6 +5,7 @@
 mod bar;
 mod overwrite;
 mod pipeline;
+mod record;
 mod refusal;
 mod several;
 pub mod signals;
@@ -23,6 +24,7 @@ use crate::config::units::parse_time;
 use crate::registry::Registry;
 
 pub use pipeline::{Pipeline, colour, open, print, tell};
+pub use record::{Record, RecordTo, of_part};
 pub use stderr::say;
 
 pub use crate::run_dir::last as last_run;
@@ -80,6 +82,9 @@ pub struct RunArgs {
     /// Write every frame to this pcapng file
     #[arg(long, value_name = "F")]
     pub capture: Option<PathBuf>,
+    /// Where inputs are kept.
+    #[command(flatten)]
+    pub record: RecordTo,
     /// Keep the report and the plan of the run in this directory
     #[arg(long, value_name = "D")]
     pub run_dir: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Captures that would destroy what the run reads.
+//! Captures and records that would destroy what the run reads.
 
 use std::env;
 use std::fs;
@@ -19,16 +19,16 @@ pub(super) fn inputs(config: Option<&Path>, plan: &Plan) -> Vec<PathBuf> {
     paths.chain(config.map(Path::to_owned)).chain(env::current_exe().ok()).collect()
 }
 
-/// Refuses a capture that is one of `inputs`, by whatever name.
-pub(super) fn refuse(capture: Option<&Path>, inputs: &[PathBuf]) -> Result<(), Refusal> {
+/// Refuses a capture or a record that is one of `inputs`, by whatever name.
+pub(super) fn refuse(what: &str, output: Option<&Path>, inputs: &[PathBuf]) -> Result<(), Refusal> {
     // A file that is not there is nobody's input; one that cannot be looked at is complained about where it is opened.
     let identity = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    let Some(capture) = capture else { return Ok(()) };
-    let Some(existing) = identity(capture) else { return Ok(()) };
+    let Some(output) = output else { return Ok(()) };
+    let Some(existing) = identity(output) else { return Ok(()) };
     match inputs.iter().find(|input| identity(input) == Some(existing)) {
         Some(input) => Err(Refusal::usage(format!(
-            "the capture {} would replace {}, which this run reads: name another file",
-            capture.display(),
+            "the {what} {} would replace {}, which this run reads: name another file",
+            output.display(),
             input.display()
         ))),
         None => Ok(()),

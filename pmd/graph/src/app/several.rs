@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::refusal::Refusal;
-use super::{App, Exit, RunArgs, overwrite, pipeline, signals, single};
+use super::{App, Exit, RunArgs, of_part, overwrite, pipeline, signals, single};
 use crate::limits::{CONFIG_BYTES_MAX, DRAIN, PART_GRACE, WATCH};
 use crate::regular;
 use crate::run_dir::{self, Mark, RunDir};
@@ -35,7 +35,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> Result<
     let interrupt = signals::interrupt()?;
     let tables: Vec<Option<toml::Table>> = configs.iter().map(|path| read(path)).collect();
     let mut commands = Vec::with_capacity(configs.len());
-    let (mut captures, mut inputs, mut owns) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut outputs, mut inputs, mut owns) = (Vec::new(), Vec::new(), Vec::new());
     for (index, (config, table)) in configs.iter().zip(&tables).enumerate() {
         let sets = addressed(&args.sets.sets, set_target, table.as_ref(), &tables);
         let pipeline = pipeline::open(app.registry, Some(config), None, &sets)?;
@@ -46,13 +46,15 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> Result<
         }
         let faults = addressed(&args.faults, fault_target, table.as_ref(), &tables);
         let asked = args.capture.as_ref().map(|capture| of_part(capture, index));
-        captures.extend(asked.or_else(|| pipeline.plan.observe.capture.clone()));
+        let capture = asked.or_else(|| pipeline.plan.observe.capture.clone());
+        outputs.extend(capture.map(|capture| ("capture", capture)));
+        outputs.extend(args.record.part(index).record.map(|record| ("record", record)));
         inputs.extend(overwrite::inputs(Some(config), &pipeline.plan));
         owns.push(pipeline.plan.observe.run_dir.is_some());
         commands.push(arguments(app, args, index, config, &sets, &faults));
     }
-    for capture in &captures {
-        overwrite::refuse(Some(capture), &inputs)?;
+    for (what, output) in &outputs {
+        overwrite::refuse(what, Some(output), &inputs)?;
     }
     let run_dir = run_dir(args, configs)?;
     for (index, (arguments, own)) in commands.iter_mut().zip(owns).enumerate() {
@@ -107,18 +109,13 @@ fn arguments(
     if let Some(capture) = &args.capture {
         arguments.extend(["--capture".into(), of_part(capture, index).into()]);
     }
-    arguments
-}
-
-/// The file of one process, where all were given the same one: `x.pcapng` of the second is `x-1.pcapng`.
-fn of_part(path: &Path, index: usize) -> PathBuf {
-    let mut name = path.file_stem().unwrap_or_default().to_owned();
-    name.push(format!("-{index}"));
-    if let Some(extension) = path.extension() {
-        name.push(".");
-        name.push(extension);
+    if let Some(record) = args.record.part(index).record {
+        arguments.extend(["--record".into(), record.into()]);
     }
-    path.with_file_name(name)
+    if let Some(limit) = args.record.record_limit {
+        arguments.extend(["--record-limit".into(), format!("{limit}B").into()]);
+    }
+    arguments
 }
 
 fn start(program: &Path, config: &Path, arguments: &[OsString]) -> anyhow::Result<Part> {
@@ -297,11 +294,5 @@ mod tests {
         let of = |index: usize| addressed(&faults, fault_target, tables[index].as_ref(), &tables);
         assert_eq!(of(0), ["flip target 7", "drop acks"]);
         assert_eq!(of(1), ["drop acks", "dup all from client"]);
-    }
-
-    #[test]
-    fn each_process_has_a_capture_of_its_own() {
-        assert_eq!(of_part(Path::new("captures/x.pcapng"), 1), Path::new("captures/x-1.pcapng"));
-        assert_eq!(of_part(Path::new("x"), 0), Path::new("x-0"));
     }
 }

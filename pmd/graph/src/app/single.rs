@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use pmd_observe::{Code, Owner, Verdict};
 use serde_json::json;
@@ -30,12 +31,15 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
     let plan = &pipeline.plan;
     let faults = faults(&args.faults)?;
     let capture = args.capture.as_deref().or(plan.observe.capture.as_deref());
-    overwrite::refuse(capture, &overwrite::inputs(config, plan))?;
+    let inputs = overwrite::inputs(config, plan);
+    overwrite::refuse("capture", capture, &inputs)?;
+    overwrite::refuse("record", args.record.record.as_deref(), &inputs)?;
     let fit = plan.fit(&pipeline.machine);
     if !fit.fits() {
         return Err(Refusal::unfit(plan, &fit));
     }
     let run_dir = run_dir_of(args, plan)?;
+    let record = args.record.begin().map_err(|error| Refusal::usage(error.to_string()))?;
     log(plan);
     let mut bar = (!args.part).then(Bar::new).flatten();
     let mut watch = |progress: &crate::run::Progress| {
@@ -47,6 +51,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
         duration: args.duration,
         faults,
         capture: args.capture.clone(),
+        record: record.as_ref().map(|record| Arc::clone(record.recording())),
         run_dir: run_dir.as_ref().map(|run_dir| run_dir.path().to_owned()),
         interrupt: Some(interrupt),
         watcher: Some(&mut watch),
@@ -54,6 +59,9 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
     let ran = run_plan(plan, app.registry, options);
     if let Some(bar) = bar {
         bar.clear();
+    }
+    if let (Some(record), Ok(report)) = (&record, &ran) {
+        record.finish(&report.verdict);
     }
     let mut report = match ran.map_err(Refusal::from) {
         Ok(report) => report,

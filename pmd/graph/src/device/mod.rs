@@ -14,6 +14,7 @@ use std::sync::Arc;
 use pmd_lcore::Progress;
 use pmd_mem::Memlock;
 use pmd_verbs::endpoint::{EndpointOptions, Pending};
+use pmd_verbs::record::Recording;
 use pmd_verbs::{JournalReader, PlacedFault, Survey};
 use thiserror::Error;
 
@@ -35,6 +36,8 @@ pub struct DeviceRequest<'a> {
     pub memlock: Memlock,
     /// File that every frame is written to.
     pub capture: Option<&'a Path>,
+    /// What every input of its lcores is written to.
+    pub record: Option<&'a Arc<Recording>>,
     /// Faults of its frames, by its own lcore numbers.
     pub faults: &'a [PlacedFault],
 }

@@ -62,6 +62,7 @@ impl DeviceKind for Soft {
                 fail: settings.flag("fail_on_async_event"),
                 ..Switches::default()
             },
+            record: request.record.map(Arc::clone),
             ..DeviceConfig::default()
         };
         let device = pmd_verbs::Device::open(&config).map_err(|error| match error {

@@ -20,6 +20,7 @@ use pmd_lcore::{Clock, Ended, LcoreError};
 use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::FaultText;
 use pmd_verbs::connect::channel_pair;
+use pmd_verbs::record::Recording;
 use thiserror::Error;
 
 use crate::config::Peer;
@@ -48,6 +49,8 @@ pub struct RunOptions<'a> {
     pub faults: Vec<Fault>,
     /// File that every frame is written to.
     pub capture: Option<PathBuf>,
+    /// What every input of its devices is written to.
+    pub record: Option<Arc<Recording>>,
     /// Directory that its journal and, once a second, its state are written to.
     pub run_dir: Option<PathBuf>,
     /// Ends it as soon as this is true.
@@ -58,11 +61,12 @@ pub struct RunOptions<'a> {
 
 impl std::fmt::Debug for RunOptions<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { duration, faults, capture, run_dir, interrupt, watcher: _ } = self;
+        let Self { duration, faults, capture, record, run_dir, interrupt, watcher: _ } = self;
         f.debug_struct("RunOptions")
             .field("duration", duration)
             .field("faults", faults)
             .field("capture", capture)
+            .field("record", record)
             .field("run_dir", run_dir)
             .field("interrupt", interrupt)
             .finish_non_exhaustive()
@@ -119,13 +123,13 @@ struct OpenDevice {
 /// # Errors
 /// [`RunError`], before anything has run.
 pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<Report, RunError> {
-    let RunOptions { duration, faults, capture, run_dir, interrupt, watcher } = options;
+    let RunOptions { duration, faults, capture, record, run_dir, interrupt, watcher } = options;
     let (flips, packets) = sort(plan, faults)?;
     let outlets = Outlets::open(run_dir.clone(), plan.observe.listen)
         .map_err(|(address, source)| RunError::Observe { address, source })?;
     let (memory, regions) = memory::reserve(plan)?;
     let capture = capture.or_else(|| plan.observe.capture.clone());
-    let devices = open(plan, registry, capture.as_deref(), &packets)?;
+    let devices = open(plan, registry, capture.as_deref(), record.as_ref(), &packets)?;
     let clock = Clock::start();
     let plan = Arc::new(plan.clone());
     let live: Vec<Arc<Live>> = plan.nodes.iter().map(|_| Arc::default()).collect();
@@ -199,6 +203,7 @@ fn open(
     plan: &Plan,
     registry: &Registry,
     capture: Option<&std::path::Path>,
+    record: Option<&Arc<Recording>>,
     faults: &[FaultText],
 ) -> Result<Vec<OpenDevice>, RunError> {
     let mut open = Vec::with_capacity(plan.devices.len());
@@ -217,6 +222,7 @@ fn open(
             lcores: u32::try_from(lcores.len()).unwrap_or(u32::MAX).max(1),
             memlock: plan.memory.memlock,
             capture,
+            record,
             faults: &faults,
         };
         let device = opener

@@ -1,0 +1,127 @@
+//! `lab replay` of a live run: what its engines were told is told to new ones.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use pmd_graph::app::{self, Exit, say};
+use pmd_verbs::record::{self, Ending, EngineReplay, Replay};
+use serde_json::{Value, json};
+
+/// Whether the file begins as the record of a live run does.
+pub(super) fn is_record(path: &Path) -> bool {
+    let mut magic = [0; record::MAGIC.len()];
+    // A pipe would be read once.
+    let is_file = path.metadata().is_ok_and(|file| file.is_file());
+    is_file
+        && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok()
+        && magic == record::MAGIC
+}
+
+/// Replays it, and says what differs first.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub(super) fn replay(path: &Path, json: bool) -> anyhow::Result<Exit> {
+    let played = File::open(path).map_err(Into::into);
+    let played = match played.and_then(|file| record::replay(BufReader::new(file))) {
+        Ok(played) => played,
+        Err(error) => {
+            say(format_args!("error: {}: {error}", path.display()));
+            // What is damaged has been told from what cannot be read.
+            let is_damaged = matches!(error, record::ReplayError::Damaged { .. });
+            return Ok(if is_damaged { Exit::Failed } else { Exit::Usage });
+        }
+    };
+    if json {
+        app::print(&format!("{}\n", to_json(&played)))?;
+    } else {
+        app::print(&to_text(&played))?;
+    }
+    Ok(if played.is_equal() { Exit::Done } else { Exit::Failed })
+}
+
+/// How the record ended, in words; nothing where it ended with its run.
+fn ending(played: &Replay) -> Option<String> {
+    let torn = if played.is_torn { ", in the middle of a part" } else { "" };
+    match &played.ending {
+        Ending::Complete if played.is_torn => Some("the rest of it is missing".to_owned()),
+        Ending::Complete => None,
+        Ending::Open => Some(format!("it has no end: its process was killed, or still runs{torn}")),
+        Ending::Cut(reason) => Some(format!("it was cut, and the run went on: {reason}")),
+    }
+}
+
+fn to_text(played: &Replay) -> String {
+    let mut text = String::new();
+    for note in &played.notes {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{note}");
+    }
+    for engine in &played.engines {
+        let EngineReplay { name, inputs, outputs, hash, frames_in, frames_out, .. } = engine;
+        let equal = if engine.difference.is_some() { "differs" } else { "equal" };
+        let seconds = seconds(engine.elapsed_ns);
+        let _ = writeln!(
+            text,
+            "{name}: {equal}: {inputs} inputs, {outputs} outputs, hash {hash:016x}, {seconds:.6} s"
+        );
+        let counted = |(what, count): (String, &u64)| format!("{count} x {what}");
+        let statuses = engine
+            .statuses
+            .iter()
+            .map(|(status, count)| counted((format!("status {status}"), count)));
+        let events = engine.events.iter().map(|(name, count)| counted(((*name).to_owned(), count)));
+        let came: Vec<String> = statuses.chain(events).collect();
+        let came = if came.is_empty() { "no completions".to_owned() } else { came.join(", ") };
+        let _ = writeln!(text, "  frames {frames_in} in, {frames_out} out; {came}");
+        if let Some(difference) = &engine.difference {
+            let _ = writeln!(text, "  {}", difference.to_string().replace('\n', "\n  "));
+        }
+    }
+    if let Some(ending) = ending(played) {
+        let _ = writeln!(text, "the record: {ending}");
+    }
+    text.push_str(if played.is_equal() {
+        "replayed exactly: every output is as it was\n"
+    } else {
+        "not replayed: see the first difference of each lcore\n"
+    });
+    text
+}
+
+fn seconds(ns: u64) -> f64 {
+    std::time::Duration::from_nanos(ns).as_secs_f64()
+}
+
+fn to_json(played: &Replay) -> Value {
+    let engines = played.engines.iter().map(|engine| {
+        let statuses = engine.statuses.iter().map(|(status, count)| (status.to_string(), *count));
+        json!({
+            "name": engine.name,
+            "equal": engine.difference.is_none(),
+            "ended": engine.has_ended,
+            "inputs": engine.inputs,
+            "outputs": engine.outputs,
+            "hash": format!("{:016x}", engine.hash),
+            "elapsed_s": seconds(engine.elapsed_ns),
+            "frames": { "in": engine.frames_in, "out": engine.frames_out },
+            "statuses": statuses.collect::<std::collections::BTreeMap<_, _>>(),
+            "events": engine.events,
+            "difference": engine.difference.as_ref().map(|difference| json!({
+                "number": difference.number,
+                "at_s": seconds(difference.at_ns),
+                "input": difference.input,
+                "recorded": difference.recorded,
+                "now": difference.now,
+            })),
+        })
+    });
+    json!({
+        "ok": played.is_equal(),
+        "ending": ending(played),
+        "notes": played.notes,
+        "engines": engines.collect::<Vec<_>>(),
+    })
+}
