@@ -11,7 +11,7 @@ use crate::context::Context;
 /// A verbs endpoint that is not connected yet; its queue pair is in INIT.
 #[derive(Debug)]
 pub struct QueuePairPending {
-    endpoint: QueuePairEndpoint,
+    pub(super) endpoint: QueuePairEndpoint,
 }
 
 impl Context {

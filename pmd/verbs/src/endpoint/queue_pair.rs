@@ -122,7 +122,7 @@ pub struct QueuePairEndpoint {
     /// What ended without a completion, until somebody polls.
     pub(super) ended: VecDeque<Settled>,
     /// Registered for local use, by [`LocalKey`].
-    local: Vec<Mr>,
+    pub(super) local: Vec<Mr>,
     /// Registered for the peer; kept for the life of the connection.
     exported: Vec<Mr>,
     imported: Vec<Imported>,
@@ -215,6 +215,8 @@ impl QueuePairEndpoint {
         Ok(RemoteAddr { addr: imported.addr.wrapping_add(remote.offset), rkey: imported.rkey })
     }
 
+    // In line, so that a request is put together where it is posted from.
+    #[inline(always)]
     fn post_send(
         &mut self,
         op: SendOp,
@@ -234,7 +236,10 @@ impl QueuePairEndpoint {
         };
         let qpn = self.qp.number();
         let posted = self.cx.with(|core| core.engine.post_send(qpn, &wr));
-        posted.map_err(|error| self.not_sent(ticket, error))
+        match posted {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.not_sent(ticket, error)),
+        }
     }
 
     #[cold]
@@ -273,30 +278,35 @@ impl QueuePairEndpoint {
         })
     }
 
-    /// Takes a completion. One that nothing in flight waits for is late, and changes nothing.
-    #[inline]
+    /// Takes a completion. One that nothing in flight waits for is late, and changes nothing. All that is submitted is
+    /// signalled: a completion settles its own submission alone.
+    #[inline(always)]
     fn settle(&mut self, completion: &Completion, sink: &mut dyn FnMut(Settled)) -> bool {
-        let outcome = match completion.status {
-            WcStatus::Success => Outcome::Done,
-            status => {
-                if self.account.record(Ticket(completion.wr_id.0)).is_none() {
-                    return false;
-                }
-                self.failure(completion, status)
-            }
-        };
+        if completion.status != WcStatus::Success {
+            return self.settle_failed(completion, sink);
+        }
         let received = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm);
-        let imm = completion.imm().filter(|_| received).map(|imm| imm.0);
-        let (ticket, status) = (Ticket(completion.wr_id.0), Status(completion.status as u8));
-        // All that is submitted is signalled: a completion settles its own submission alone.
-        self.account.settle(ticket, status, |end| {
+        let imm = if received { completion.imm().map(|imm| imm.0) } else { None };
+        self.account.settle(Ticket(completion.wr_id.0), Status::SUCCESS, |end| {
             let (token, replay) = (Token(end.token), end.replay);
-            sink(Settled { token, outcome, len: completion.byte_len, imm, replay });
+            sink(Settled { token, outcome: Outcome::Done, len: completion.byte_len, imm, replay });
+        })
+    }
+
+    #[cold]
+    fn settle_failed(&mut self, completion: &Completion, sink: &mut dyn FnMut(Settled)) -> bool {
+        let (ticket, status) = (Ticket(completion.wr_id.0), completion.status);
+        if self.account.record(ticket).is_none() {
+            return false;
+        }
+        let outcome = self.failure(completion, status);
+        self.account.settle(ticket, Status(status as u8), |end| {
+            let (token, replay) = (Token(end.token), end.replay);
+            sink(Settled { token, outcome, len: completion.byte_len, imm: None, replay });
         })
     }
 
     /// Something failed: nothing more is taken, before anybody hears of it.
-    #[cold]
     fn failure(&mut self, completion: &Completion, status: WcStatus) -> Outcome {
         let drain = self.cx.device().switches().drain_ns;
         if self.qp.state() == QpState::Sqe {
@@ -432,38 +442,29 @@ impl Endpoint for QueuePairEndpoint {
     fn submit(&mut self, op: Op<'_>, token: Token) -> Result<(), SubmitError> {
         use Replay::{Again, Never};
         let send = |imm: Option<[u8; 4]>| imm.map_or(SendOp::Send, |imm| SendOp::SendImm(Imm(imm)));
-        match op {
-            Op::Send { from, imm } => {
-                self.post_send(send(imm), Data::Sges(&[self.sge(from)?]), token, Never)
-            }
+        let (op, local, replay) = match op {
+            Op::Recv { into } => return self.post_recv(into, token),
             Op::SendInline { bytes, imm } => {
-                self.post_send(send(imm), Data::Inline(&[bytes]), token, Never)
+                return self.post_send(send(imm), Data::Inline(&[bytes]), token, Never);
             }
-            Op::Recv { into } => self.post_recv(into, token),
-            Op::Write { from, to, imm } => {
-                let at = self.remote(to, from.len)?;
-                let (op, replay) = match imm {
-                    None => (SendOp::Write(at), Again),
-                    // It tells the peer, which must not be told twice.
-                    Some(imm) => (SendOp::WriteImm(at, Imm(imm)), Never),
-                };
-                self.post_send(op, Data::Sges(&[self.sge(from)?]), token, replay)
+            Op::Send { from, imm } => (send(imm), from, Never),
+            Op::Write { from, to, imm: None } => {
+                (SendOp::Write(self.remote(to, from.len)?), from, Again)
             }
-            Op::Read { into, from } => {
-                let at = self.remote(from, into.len)?;
-                self.post_send(SendOp::Read(at), Data::Sges(&[self.sge(into)?]), token, Again)
+            // It tells the peer, which must not be told twice.
+            Op::Write { from, to, imm: Some(imm) } => {
+                (SendOp::WriteImm(self.remote(to, from.len)?, Imm(imm)), from, Never)
             }
+            Op::Read { into, from } => (SendOp::Read(self.remote(from, into.len)?), into, Again),
             Op::CompareSwap { into, at, compare, swap } => {
                 let at = self.remote(at, 8)?;
-                let op = SendOp::CompareSwap { at, compare, swap };
-                self.post_send(op, Data::Sges(&[self.sge(into)?]), token, Never)
+                (SendOp::CompareSwap { at, compare, swap }, into, Never)
             }
             Op::FetchAdd { into, at, add } => {
-                let at = self.remote(at, 8)?;
-                let op = SendOp::FetchAdd { at, add };
-                self.post_send(op, Data::Sges(&[self.sge(into)?]), token, Never)
+                (SendOp::FetchAdd { at: self.remote(at, 8)?, add }, into, Never)
             }
-        }
+        };
+        self.post_send(op, Data::Sges(&[self.sge(local)?]), token, replay)
     }
 
     fn doorbell(&mut self) {

@@ -240,3 +240,75 @@ impl Reconnect for QueuePairEndpoint {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pmd_mem::{Hugepages, Key, Numa, Region, RegionSpec, Seal};
+    use pmd_roce::work::WcStatus;
+
+    use super::*;
+    use crate::device::{Device, DeviceConfig};
+    use crate::endpoint::{Endpoint, Local, Op, Outcome, Pending, Settled, SubmitError, Token};
+
+    fn region() -> Arc<Region> {
+        let spec = RegionSpec {
+            name: "test",
+            len: 4096,
+            hugepages: Hugepages::None,
+            numa: &Numa::default(),
+            seal: Seal::Data,
+        };
+        Arc::new(Region::create(&spec).expect("a page of memory"))
+    }
+
+    /// E-23, S3-32: a send queue that failed alone (SQE) takes nothing until it has drained, keeps its receives, and goes back
+    /// to RTS by itself.
+    #[test]
+    fn e23_a_send_queue_that_failed_alone_goes_back_to_rts() {
+        let device =
+            Device::open(&DeviceConfig { lcores: 2, ..DeviceConfig::default() }).expect("a device");
+        let cxs = [0, 1].map(|lcore| device.context(lcore).expect("its lcore"));
+        let options = EndpointOptions { transport: Transport::Uc, ..EndpointOptions::default() };
+        let [mut a, mut b] = [0, 1].map(|at| cxs[at].prepare(&options).expect("an endpoint"));
+        b.connect(&a.hello(b"")).expect("asked");
+        a.connect(&b.hello(b"")).expect("answered");
+        let mut end = a.endpoint;
+        let [bad, good] = [region(), region()];
+        let keys = [&bad, &good].map(|region| end.register(region).expect("registered"));
+        let local = |key| Local { key, offset: 0, len: 64 };
+        end.submit(Op::Recv { into: local(keys[1]) }, Token(9)).expect("a receive");
+        // The memory is gone while a request points to it.
+        let revoked = end.local[0].lkey().0;
+        device.deregister(Key(revoked), &bad);
+        let mut settled: Vec<Settled> = Vec::new();
+        let mut turns = |end: &mut QueuePairEndpoint, count: usize| {
+            settled.clear();
+            for _ in 0..100_000 {
+                for cx in &cxs {
+                    cx.progress(device.now());
+                }
+                end.poll(&mut |one| settled.push(one));
+                if settled.len() == count {
+                    break;
+                }
+            }
+            settled.iter().map(|one| (one.token.0, one.outcome)).collect::<Vec<_>>()
+        };
+        for (token, key) in [keys[0], keys[1]].into_iter().enumerate() {
+            let op = Op::Send { from: local(key), imm: None };
+            end.submit(op, Token(token as u64)).expect("it has room");
+        }
+        let failed = Outcome::Failed(WcStatus::LocProt);
+        assert_eq!(turns(&mut end, 2), [(0, failed), (1, Outcome::Flushed)]);
+        let good = Op::Send { from: local(keys[1]), imm: None };
+        assert_eq!(end.submit(good, Token(2)), Err(SubmitError::Degraded));
+        let steps = end.reconnect().expect("it comes back");
+        assert_eq!((steps.failure(), steps.is_drained()), (Failure::SendQueue, true));
+        steps.sqe_to_rts().expect("to RTS");
+        end.submit(good, Token(2)).expect("it takes work again");
+        assert_eq!(turns(&mut end, 1), [(2, Outcome::Done)]);
+        assert_eq!(end.account.balance(Side::Recv).in_flight, 1, "the receive is still posted");
+    }
+}
