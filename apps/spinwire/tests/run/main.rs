@@ -12,5 +12,6 @@ mod perf;
 mod perf_broken;
 mod reconnect;
 mod record;
+mod recorded;
 mod storage;
 mod two;
