@@ -14,7 +14,7 @@ use pmd_mem::{
 use pmd_observe::why::FaultHits;
 use pmd_record::{Recorded, Recording};
 use pmd_roce::engine::EngineConfig;
-use pmd_roce::ids::{Gid, Instant, PathMtu, PdId};
+use pmd_roce::ids::{Gid, Instant, PathMtu, PdId, Qpn};
 use pmd_roce::limits::{
     ACK_REQUEST_EVERY, MAX_QPS, QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS, WINDOW_PACKETS,
 };
@@ -376,6 +376,11 @@ impl Device {
     /// reader for itself.
     pub fn journal(&self) -> JournalReader {
         self.shared.journal.clone()
+    }
+
+    /// Lines of the journal that tell what became of a queue pair.
+    pub(crate) fn trouble_of(&self, lcore: u32, qpn: Qpn) -> Vec<String> {
+        self.shared.journal.trouble_of(lcore, qpn)
     }
 
     /// Ends the capture, if there is one, and reports whether all of it was written.

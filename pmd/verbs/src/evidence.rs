@@ -52,6 +52,10 @@ impl Context {
                 ..Receives::default()
             },
         };
+        let works = matches!(view.attr.cur_state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        if !works {
+            end.journal = device.trouble_of(self.lcore(), qpn);
+        }
         let version = device.port().gids.entries.first().map(|entry| entry.version);
         end.qp = Qp {
             qpn: Some(qpn.value()),

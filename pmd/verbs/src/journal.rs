@@ -8,6 +8,7 @@ use std::fmt::{self, Write as _};
 use std::time::{Duration, SystemTime};
 
 use pmd_observe::journal::{self, By, Line, Read, Reader, Record, Refusal, WORDS, Words, Writer};
+use pmd_observe::limits::HISTORY_LINES;
 use pmd_roce::event::AsyncEvent;
 use pmd_roce::ids::{Gid, Instant, PathMtu, Psn, Qpn};
 use pmd_roce::qp::attr::{ModifyQpError, PathMigState, QpAttr};
@@ -19,6 +20,9 @@ use crate::transition::{Attempt, attributes};
 
 /// Records that an lcore keeps until they are read: a thousand queue pairs are brought up, by three calls each, and fail.
 pub(crate) const JOURNAL_RECORDS: usize = 1 << 12;
+
+/// Records that an lcore looks through for what became of one queue pair.
+const JOURNAL_SHOWN: u64 = 512;
 
 /// An lcore's part, written by its thread.
 #[derive(Debug)]
@@ -187,6 +191,28 @@ impl JournalReader {
                 });
             }
         }
+    }
+}
+
+impl JournalReader {
+    /// What is told of one queue pair of an lcore in its last [`JOURNAL_SHOWN`] records: those of trouble, a line each. It
+    /// is short enough for the lcore itself, once something has failed.
+    pub(crate) fn trouble_of(&self, lcore: u32, qpn: Qpn) -> Vec<String> {
+        let Some(mut reader) = self.lcores.get(lcore as usize).cloned() else { return Vec::new() };
+        reader.forward(JOURNAL_SHOWN);
+        let mut lines = Vec::new();
+        while let Some(read) = reader.read() {
+            let Read::Record(words) = read else { continue };
+            let is_meant = Header::of(words[1]).is_some_and(|header| header.qpn == qpn);
+            if is_meant
+                && let Line::Record(record) = line(&self.device, self.epoch, lcore, &words)
+                && record.is_trouble()
+            {
+                lines.push(record.to_string());
+            }
+        }
+        let older = lines.len().saturating_sub(HISTORY_LINES);
+        lines.split_off(older)
     }
 }
 

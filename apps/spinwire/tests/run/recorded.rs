@@ -19,7 +19,7 @@ impl Folder {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("recorded-{name}"));
         // One of a test that was killed.
         drop(fs::remove_dir_all(&path));
-        fs::create_dir_all(&path).unwrap();
+        fs::create_dir_all(&path).expect("the target folder takes folders");
         Self(path)
     }
 
@@ -59,13 +59,13 @@ fn why(folder: &Folder, dirs: &[&str]) -> Value {
 fn records(folder: &Folder, more: &[&str]) -> Vec<Value> {
     let output = folder.run(&[&["journal", "--json"], more].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let lines = stdout(&output);
+    lines.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
 }
 
 fn edges<'a>(records: impl IntoIterator<Item = &'a Value>) -> Vec<String> {
-    let edge = |record: &Value| {
-        format!("{} -> {}", record["from"].as_str().unwrap(), record["to"].as_str().unwrap())
-    };
+    let state = |record: &Value, end: &str| record[end].as_str().unwrap_or("?").to_owned();
+    let edge = |record| format!("{} -> {}", state(record, "from"), state(record, "to"));
     records.into_iter().map(edge).collect()
 }
 
@@ -116,6 +116,26 @@ fn s2_13_a_failed_measurement_can_be_looked_at_afterwards() {
     let evidence = judged["verdict"]["evidence"].to_string();
     assert!(evidence.contains("duplicate_request="), "{evidence}");
     assert!(evidence.contains("journal of this end: "), "{evidence}");
+}
+
+/// The same of a run: the last records are shown, and `why` says what the run said.
+#[test]
+fn a_failed_run_shows_what_moved_its_queue_pairs() {
+    let folder = Folder::new("run");
+    let input = Input::new("failed-run", 2_000_000);
+    let (quickstart, set) = (config("quickstart.toml"), input.set());
+    let sets = ["--set", "device.soft0.wire=udp", "--set", "node.client.timeout=8", "--set", &set];
+    let arguments =
+        [&["run", &quickstart, "--json", "--fault", "drop all from client after 20"], &sets[..]];
+    let output = folder.run(&arguments.concat());
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let shown = stderr(&output);
+    assert!(
+        shown.contains("RTS -> ERR, by completion of a send request: transport retry"),
+        "{shown}"
+    );
+    let judged = why(&folder, &[]);
+    assert_eq!(judged["verdict"]["code"], report(&output)["verdict"]["code"]);
 }
 
 /// A run that went well says so, and every run has a directory of its own.

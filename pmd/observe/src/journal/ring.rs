@@ -107,6 +107,12 @@ impl Reader {
         Some(Read::Record(words))
     }
 
+    /// Leaves out what is older than the last `records`.
+    pub fn forward(&mut self, records: u64) {
+        let written = self.ring.written.load(Ordering::Acquire);
+        self.next = self.next.max(written.saturating_sub(records));
+    }
+
     fn skip(&mut self, to: u64) -> Read {
         let lost = to - self.next;
         self.next = to;
@@ -151,6 +157,16 @@ mod tests {
         (1..=11).for_each(|n| writer.push(&[n; WORDS]));
         let left = [Read::Lost(7), record(8), record(9), record(10), record(11)];
         assert_eq!(all(&mut late), left);
+    }
+
+    #[test]
+    fn a_reader_may_want_only_the_last_ones() {
+        let (mut writer, mut reader) = ring(4);
+        (1..=3).for_each(|n| writer.push(&[n; WORDS]));
+        reader.forward(2);
+        assert_eq!(all(&mut reader), [record(2), record(3)]);
+        reader.forward(2);
+        assert_eq!(all(&mut reader), [], "nothing is read twice");
     }
 
     /// A record is whole or counted as lost, however fast it is overwritten.
