@@ -9,7 +9,7 @@ use pmd_verbs::endpoint::{
 };
 use pmd_verbs::{Context, Device, DeviceConfig, WireChoice};
 
-use crate::BATCH;
+use crate::{BATCH, Kind};
 
 /// Operations of an endpoint, and receives posted.
 const DEPTH: u32 = 64;
@@ -55,6 +55,15 @@ impl Ends {
             far.submit(Op::Recv { into }, Token(0))?;
         }
         Ok(Self { near, far, from, into, to })
+    }
+
+    /// Such an operation between them; SENDs and WRITEs are prepared.
+    pub const fn op(&self, kind: Kind) -> Option<Op<'static>> {
+        match kind {
+            Kind::Send => Some(Op::Send { from: self.from, imm: None }),
+            Kind::Write => Some(Op::Write { from: self.from, to: self.to, imm: None }),
+            _ => None,
+        }
     }
 
     /// Submits a batch of operations and waits until all of them have ended.

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use pmd_roce::ids::{Gid, Instant, Psn};
+use pmd_roce::qp::attr::QpAttr;
+use pmd_roce::qp::state::{AttrMask, QpState};
 use pmd_sim::fault::FaultId;
 use pmd_sim::{Act, Fault as Loss, Filter, HostId};
 
@@ -138,6 +140,7 @@ impl Lab<'_> {
             Deed::KillDevice => self.world.kill_device(host),
             Deed::PortDown => self.world.set_port(host, false),
             Deed::PortUp => self.world.set_port(host, true),
+            Deed::Drain => self.steer(fault, host, QpState::Rts, QpState::Sqd),
             Deed::Flip(place) => self.flip(fault, host, place),
             Deed::MoveGid => self.move_gid(host),
             Deed::KillHost => {
@@ -147,6 +150,26 @@ impl Lab<'_> {
                     conn.abandon(now);
                     conn.degraded = true;
                     conn.refuse_backlog(now);
+                }
+            }
+        }
+    }
+
+    /// Moves the queue pairs that a host has of the connections concerned, those that are in `from`.
+    fn steer(&mut self, fault: &Fault, host: HostId, from: QpState, to: QpState) {
+        let (mask, attr) = match to {
+            QpState::Sqd => (
+                AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY,
+                QpAttr { sqd_notify: true, ..QpAttr::new(to) },
+            ),
+            to => (AttrMask::STATE, QpAttr::new(to)),
+        };
+        for conn in self.struck(fault) {
+            let ends = self.conns[conn].ends.iter().filter(|end| end.host == host);
+            for qpn in ends.map(|end| end.side.qpn) {
+                if self.world.state(host, qpn) == Some(from) {
+                    let moved = self.world.modify_qp(host, qpn, &attr, mask);
+                    debug_assert!(moved.is_ok(), "an edge of the table");
                 }
             }
         }
@@ -206,6 +229,7 @@ impl Lab<'_> {
                 self.deeds.deaf.remove(&host);
             }
             Deed::PortDown => self.world.set_port(host, true),
+            Deed::Drain => self.steer(fault, host, QpState::Sqd, QpState::Rts),
             _ => {}
         }
     }

@@ -10,7 +10,6 @@ use serde_json::json;
 use super::bar::Bar;
 use super::refusal::Refusal;
 use super::{App, Exit, RunArgs, overwrite, pipeline, say, signals};
-use crate::config::retry::milliseconds;
 use crate::fault::Fault;
 use crate::plan::Plan;
 use crate::run::{Report, RunOptions, run as run_plan};
@@ -127,11 +126,9 @@ fn faults(texts: &[String]) -> Result<Vec<Fault>, Refusal> {
 /// What was decided for this run, once.
 fn log(plan: &Plan) {
     for node in &plan.nodes {
-        let Some(retry) = &node.retry else { continue };
-        let knobs =
-            retry.knobs().map(|(name, knob)| format!("{name} {} ({})", knob.value, knob.origin));
-        let budget = retry.budget().map_or_else(|| "no limit".to_owned(), milliseconds);
-        tracing::info!("node `{}`: {}; retry budget {budget}", node.name, knobs.join(", "));
+        if let Some(retry) = &node.retry {
+            tracing::info!("node `{}`: {}", node.name, retry.applied());
+        }
     }
 }
 

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use pmd_roce::ids::Gid;
+use pmd_roce::qp::attr::AddressVector;
 use pmd_roce::wire::RnrTimer;
 
 use super::schema::{Key, Settings};
@@ -122,6 +124,17 @@ impl Retry {
     /// The pause that this side's RNR NAKs ask for, 10 us to 655.36 ms.
     pub fn rnr_pause(&self) -> Duration {
         RnrTimer::new(self.min_rnr_timer.value).map_or(Duration::ZERO, RnrTimer::duration)
+    }
+
+    /// What is applied to the queue pairs of a node, in one line for a log. Service level and traffic class are those of
+    /// every address vector that is made here.
+    pub fn applied(&self) -> String {
+        let AddressVector { sl, traffic_class, .. } = AddressVector::to(Gid::default());
+        let knobs =
+            self.knobs().map(|(name, knob)| format!("{name} {} ({})", knob.value, knob.origin));
+        let budget = self.budget().map_or_else(|| "no limit".to_owned(), milliseconds);
+        let knobs = knobs.join(", ");
+        format!("sl {sl}, traffic_class {traffic_class}, {knobs}; retry budget {budget}")
     }
 
     /// The four values in the order timeout, retry_cnt, rnr_retry, min_rnr_timer, with their names.

@@ -178,3 +178,15 @@ fn s0_13_only_rc_retries() {
     let config = parse(QUICKSTART, &sets[..2], &[("SPINWIRE_QP_RETRY_CNT", "3")]).unwrap();
     assert_eq!(config.nodes[2].retry, None);
 }
+
+/// S3-08: the values that are applied stand in one line next to service level and traffic class, each with who decided it.
+#[test]
+fn s3_08_one_line_says_what_is_applied() {
+    let sets = ["node.client.timeout=20", "node.client.retry_cnt=5"];
+    let retry = client(QUICKSTART, &sets, &[("SPINWIRE_QP_RNR_RETRY", "3")]);
+    assert_eq!(
+        retry.applied(),
+        "sl 0, traffic_class 0, timeout 20 (--set node.client.timeout=20), retry_cnt 5 (--set node.client.retry_cnt=5), \
+         rnr_retry 3 (SPINWIRE_QP_RNR_RETRY), min_rnr_timer 12 (default); retry budget 25769.8 ms"
+    );
+}

@@ -33,6 +33,8 @@ pub enum Deed {
     MoveGid,
     /// A host dies.
     KillHost,
+    /// Send queues are drained.
+    Drain,
     /// A bit of one stored byte changes; its place among the bytes of a connection's requests.
     Flip(u64),
 }
@@ -76,6 +78,7 @@ impl Deed {
             "port-up" => Self::PortUp,
             "move-gid" => Self::MoveGid,
             "kill-host" => Self::KillHost,
+            "drain" => Self::Drain,
             "flip" => {
                 let place = words.next().and_then(|place| place.parse().ok());
                 Self::Flip(place.ok_or_else(|| NoDeed {
@@ -115,6 +118,7 @@ impl Deed {
                 | Self::StopRecv
                 | Self::StopPoll
                 | Self::PortDown
+                | Self::Drain
         )
     }
 }

@@ -15,7 +15,7 @@ pub(super) const OPS: [&str; 7] =
     ["send", "send-imm", "write", "write-imm", "read", "compare-swap", "fetch-add"];
 
 /// What a fault can do, as the first word of `do`.
-pub(super) const DEEDS: [&str; 17] = [
+pub(super) const DEEDS: [&str; 18] = [
     "drop",
     "delay",
     "dup",
@@ -32,6 +32,7 @@ pub(super) const DEEDS: [&str; 17] = [
     "port-up",
     "move-gid",
     "kill-host",
+    "drain",
     "flip",
 ];
 
@@ -230,7 +231,8 @@ pub(super) fn fault() -> Vec<Key> {
 const DO: &str = "what happens. To frames: `drop`, `delay 5ms`, `dup`, `reorder`, `corrupt`, `partition` (between `from` and `to`, \
 both ways, or around one of them). To the host `to`: `pause` (no turn), `stop-recv` (posts no receives), `stop-poll` (takes no completions), \
 `kill-cq` (queues of `match.qp`, or all), `kill-srq`, `kill-device`, `port-down` (up again at `until`), `port-up`, `move-gid` \
-(its last address goes to the next index), `kill-host`, `flip 17` (one bit of that byte of what `match.qp` has there)";
+(its last address goes to the next index), `kill-host`, `drain` \
+(the queue pairs it has of `match.qp`, or all, are in SQD and say when they are drained; in RTS again at `until`), `flip 17` (one bit of that byte of what `match.qp` has there)";
 
 pub(super) fn frames() -> Vec<Key> {
     vec![

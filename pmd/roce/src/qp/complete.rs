@@ -122,7 +122,7 @@ impl Qp {
         dev.timers.clear(self.slot);
         self.notify_drained = false;
         self.flush(dev, cq);
-        if self.init.srq.is_some() {
+        if self.init.srq.is_some() || self.transport() == Transport::XrcTgt {
             dev.events.raise(AsyncEvent::LastWqeReached(self.qpn));
         }
     }

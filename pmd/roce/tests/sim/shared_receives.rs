@@ -229,6 +229,48 @@ fn p14_a_newcomer_finds_a_receive() {
     }
 }
 
+/// S4-17 for XRC, whose targets take receives of any shared queue of their domain: the same event, once.
+#[test]
+fn s4_17_an_xrc_target_says_so_too() {
+    for path in PATHS {
+        let mut fan = Fan::new(5, path, 2, QpPlan::of(Transport::XrcIni), 64);
+        fan.post(0..4);
+        let [[_, b], [other, _]] = fan.pairs[..] else { unreachable!() };
+        b.set_state(&mut fan.world, QpState::Error).unwrap();
+        b.set_state(&mut fan.world, QpState::Error).unwrap();
+        assert_eq!(b.events(&mut fan.world), [AsyncEvent::LastWqeReached(b.side.qpn)], "{path:?}");
+        other.post(&mut fan.world, 1, SendOp::Send, 0, 16);
+        assert_eq!(other.statuses(&mut fan.world, 1), [(1, OK)]);
+        assert_eq!((outcomes(&fan.received()), fan.left()), (vec![(0, OK)], 3));
+    }
+}
+
+/// S4-16, S4-13: a shared queue that nothing can be fetched from is a local error of each queue pair that uses it (class A):
+/// QP_FATAL here, flushed sends, and no word to the peer, which finds silence.
+#[test]
+fn s4_16_a_failed_fetch_is_a_local_error() {
+    for path in PATHS {
+        let near = QpPlan { timeout: 8, retry_cnt: 1, ..QpPlan::rc() };
+        let mut fan = Fan::new(9, path, 1, near, 64);
+        fan.post(0..4);
+        let [a, b] = fan.pairs[0];
+        b.post(&mut fan.world, 100, SendOp::Send, 0, 8);
+        fan.world.kill_srq(fan.far, fan.srqn).unwrap();
+        a.post(&mut fan.world, 1, SendOp::Send, 0, 64);
+        assert_eq!(a.statuses(&mut fan.world, 1), [(1, WcStatus::RetryExc)], "{path:?}");
+        assert_eq!(outcomes(&fan.received()), [(100, FLUSHED)], "{path:?}");
+        let qpn = b.side.qpn;
+        let expected = [
+            AsyncEvent::SrqErr(fan.srqn),
+            AsyncEvent::QpFatal(qpn),
+            AsyncEvent::LastWqeReached(qpn),
+        ];
+        assert_eq!(b.events(&mut fan.world), expected, "{path:?}");
+        assert_eq!(a.counters(&fan.world).rnr_nak_retry_err, 0, "it was not told to wait");
+        assert_eq!(fan.left(), 4, "what nobody pulled stays");
+    }
+}
+
 /// S4-17, S4-19, P20: a queue pair in Error takes no more from its shared queue and says so once;
 /// what is in the queue stays for the others.
 #[test]
@@ -292,9 +334,12 @@ fn p16_cq_overrun_fails_its_queue_pairs_only() {
     }
 }
 
-/// S4-20, in its eight steps, with one receive pulled: a queue pair here fills one at a time. Three
-/// queue pairs share a queue; the first falls over its own request, the second goes on, then the
-/// shared queue fails. S4-13, S4-15 to S4-19, P20.
+/// S4-20, in its eight steps. Three queue pairs share a queue; the first falls over its own request, the
+/// second goes on, then the shared queue fails. S4-13, S4-15 to S4-19, P20.
+///
+/// The scenario has two receives pulled by the first queue pair. A device may pull ahead of what comes; this
+/// one pulls a receive with the first packet of a message, and messages of a queue pair come one after the
+/// other, so that it holds one at most. That each pulled receive is flushed, and no other, is what is asserted.
 #[test]
 fn s4_20_one_falls_then_the_shared_queue_fails() {
     for path in PATHS {
@@ -361,6 +406,8 @@ fn s4_15_requests_for_a_failed_xrc_queue_are_refused() {
         a.post(&mut fan.world, 1, SendOp::Send, 0, 64);
         assert_eq!(a.statuses(&mut fan.world, 1), [(1, WcStatus::RemInvReq)], "{path:?}");
         let events = b.events(&mut fan.world);
-        assert_eq!(events, [AsyncEvent::SrqErr(fan.srqn), AsyncEvent::QpReqErr(b.side.qpn)]);
+        let (fell, last) =
+            (AsyncEvent::QpReqErr(b.side.qpn), AsyncEvent::LastWqeReached(b.side.qpn));
+        assert_eq!(events, [AsyncEvent::SrqErr(fan.srqn), fell, last], "{path:?}");
     }
 }
