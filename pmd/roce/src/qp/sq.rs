@@ -492,7 +492,7 @@ impl SendQueue {
 
     #[inline]
     fn index(&self, counter: u32) -> usize {
-        counter as usize & (self.wqes.len() - 1)
+        counter as usize & self.wqes.len().wrapping_sub(1)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use pmd_roce::engine::{PostRecvError, PostSendError};
 use pmd_roce::event::AsyncEvent;
 use pmd_roce::ids::{Lkey, Rkey};
 use pmd_roce::qp::state::QpState;
@@ -448,5 +449,21 @@ fn s4_21_recovery_leaves_siblings_alone() {
         }
         let events = pairs[1][0].events(&mut world);
         assert_eq!(events, [], "nothing of it was an event at the requester");
+    }
+}
+
+/// A queue pair may be made without room for any request: each that is posted finds it full.
+#[test]
+fn a_queue_without_room_is_full() {
+    for path in PATHS {
+        let mut plan = QpPlan::rc();
+        (plan.cap.max_send_wr, plan.cap.max_recv_wr) = (0, 0);
+        let mut pair = Pair::with(1, path, plan, plan);
+        let Pair { world, a, .. } = &mut pair;
+        let sges = [a.mr.sge(0, 8)];
+        for _ in 0..2 {
+            assert_eq!(a.try_post(world, 1, SendOp::Send, &sges), Err(PostSendError::Full));
+            assert_eq!(a.try_recv(world, 2, &sges), Err(PostRecvError::Full));
+        }
     }
 }
