@@ -263,3 +263,31 @@ fn a_hostile_record_takes_no_memory() {
         assert!(matches!(replay(other), Err(ReplayError::Format(_))));
     }
 }
+
+/// Whatever was done to a record, it is played or refused: nobody panics, and nobody waits.
+#[test]
+fn spoilt_records_are_played_or_refused() {
+    let runs = std::env::var("RUNS").map_or(300, |runs| runs.parse().unwrap());
+    let records = [Path::Packets, Path::Shared].map(|path| record(17, path, 12).0);
+    let mut rng = Rng::new(0xbad);
+    for run in 0..runs {
+        let mut bytes = records[rng.index(2)].clone();
+        for _ in 0..rng.between(1, 6) {
+            let at = HEAD + rng.index(bytes.len() - HEAD);
+            match rng.below(4) {
+                0 => bytes[at] = 0xff,
+                1 => bytes[at] = 0,
+                2 => bytes[at] ^= 1 << rng.below(8),
+                _ => {
+                    let from = HEAD + rng.index(bytes.len() - HEAD);
+                    let len = rng.index(64).min(bytes.len() - at.max(from));
+                    bytes.copy_within(from..from + len, at);
+                }
+            }
+        }
+        match replay(bytes.as_slice()) {
+            Ok(_) | Err(ReplayError::Damaged { .. }) => {}
+            Err(error) => panic!("run {run}: {error}"),
+        }
+    }
+}
