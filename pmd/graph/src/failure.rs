@@ -3,6 +3,7 @@
 use std::fmt;
 
 use pmd_mem::AccessError;
+use pmd_observe::why::Evidence;
 use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::endpoint::{MemoryError, SubmitError};
 
@@ -13,12 +14,14 @@ pub struct Failure {
     pub verdict: Verdict,
     /// Whether the peer told it: where the peer runs in this process, its own words are better.
     pub hearsay: bool,
+    /// What both ends knew, where a connection broke: the verdict can be judged anew from it.
+    pub evidence: Option<Box<Evidence>>,
 }
 
 impl Failure {
     /// A failure of which this node has evidence.
     pub fn new(code: Code, owner: Owner, summary: impl Into<String>) -> Self {
-        Self { verdict: Verdict::new(code, owner, summary), hearsay: false }
+        Self { verdict: Verdict::new(code, owner, summary), hearsay: false, evidence: None }
     }
 
     /// Something of this process that does not work, and that no other code describes.

@@ -89,8 +89,10 @@ pub const LISTEN_CONNECTIONS: usize = 64;
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a connection that began may take to be made, on the side that accepts it.
 pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a failed operation waits for the peer's end to become known: a dead peer explains it better than a status.
-pub const EVIDENCE_WAIT: Duration = Duration::from_millis(250);
+/// Lcores of peers of which a node's report keeps the counters apart; those beyond are added up.
+pub const PLACES_MAX: usize = 64;
+/// Connections of a node that wait for their peers' last words when they end: the others are to the same peers, mostly.
+pub const PARTINGS_MAX: usize = 16;
 /// How long a client that said goodbye may take to close its connection.
 pub const LEAVE_WAIT: Duration = Duration::from_secs(5);
 /// Smallest block of a load generator: it carries a stamp.

@@ -27,6 +27,7 @@ impl Lab<'_> {
             peer: if is_dead { Peer::Dead } else { Peer::Alive },
             sizes: sizes(conn),
             knobs: Knobs::default(),
+            ..Evidence::default()
         }
     }
 

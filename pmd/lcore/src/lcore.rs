@@ -170,6 +170,7 @@ impl Lcore {
     pub fn poll(&mut self, now: u64) -> usize {
         let mut work = self.obey(now); // control plane: usually one load
         if now >= self.paused_until {
+            self.meter.look(now);
             for device in &mut self.parts.devices {
                 work += device.rx(now); // frames and messages in, timers that are due
             }

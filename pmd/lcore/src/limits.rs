@@ -23,6 +23,12 @@ pub const NAP_NS_MIN: u64 = 50_000;
 /// Longest nap, which bounds how late an lcore sees a message that rings no doorbell.
 pub const NAP_NS_MAX: u64 = 1_000_000;
 
+/// Shorter times without a poll are nobody's concern: no retry budget is shorter.
+pub const GAP_NS_MIN: u64 = 1_000_000;
+
+/// After so long a gap has nothing to do any more with what fails now.
+pub const GAP_OLD_NS: u64 = 2_000_000_000;
+
 /// Pause instructions per idle poll.
 pub const PAUSES: u32 = 8;
 

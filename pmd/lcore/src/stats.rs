@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::limits::{GAP_NS_MIN, GAP_OLD_NS};
+
 /// What an lcore has done since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -19,8 +21,28 @@ pub struct Stats {
     /// Naps taken.
     pub naps: u64,
     /// The longest time between the starts of two loops that followed each other, beyond a nap that the first was allowed:
-    /// for so long nobody was heard. Nanoseconds.
+    /// for so long nobody was heard. Nanoseconds; gaps below [`GAP_NS_MIN`] do not count.
     pub longest_gap_ns: u64,
+    /// The one of these gaps that ended lately and was long.
+    pub recent_gap: Gap,
+}
+
+/// A time for which an lcore did not poll.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gap {
+    /// When it ended, nanoseconds of the lcore's clock.
+    pub ended: u64,
+    /// How long it was, nanoseconds; 0: there was none.
+    pub ns: u64,
+}
+
+impl Gap {
+    /// Takes in another one, which ends now: it is kept where it is longer, or the one before has become old.
+    pub const fn note(&mut self, other: Self) {
+        if other.ns >= self.ns || other.ended.saturating_sub(self.ended) > GAP_OLD_NS {
+            *self = other;
+        }
+    }
 }
 
 impl Stats {
@@ -52,6 +74,7 @@ impl Stats {
             } else {
                 0
             },
+            recent_gap: self.recent_gap,
         }
     }
 }
@@ -67,6 +90,8 @@ struct Published {
     idle_ns: AtomicU64,
     naps: AtomicU64,
     longest_gap_ns: AtomicU64,
+    recent_gap_ended: AtomicU64,
+    recent_gap_ns: AtomicU64,
 }
 
 /// Reads one lcore's statistics from any thread.
@@ -85,6 +110,10 @@ impl StatsReader {
             idle_ns: load(&self.0.idle_ns),
             naps: load(&self.0.naps),
             longest_gap_ns: load(&self.0.longest_gap_ns),
+            recent_gap: Gap {
+                ended: load(&self.0.recent_gap_ended),
+                ns: load(&self.0.recent_gap_ns),
+            },
         }
     }
 }
@@ -95,7 +124,8 @@ pub(crate) struct Meter {
     stats: Stats,
     /// Start of the current loop, and whether it found work.
     current: Option<(u64, bool)>,
-    /// How long the current loop may nap.
+    /// When the lcore last looked at its devices and nodes, and how long it has meant to nap since.
+    looked: Option<u64>,
     allowed_ns: u64,
     published: StatsReader,
 }
@@ -105,6 +135,7 @@ impl Meter {
         Self {
             stats: Stats::default(),
             current: None,
+            looked: None,
             allowed_ns: 0,
             published: StatsReader::default(),
         }
@@ -130,10 +161,15 @@ impl Meter {
         self.stats.busy_polls += u64::from(work > 0);
         self.stats.work += work as u64;
         self.store();
-        let gap_ns = elapsed.0.saturating_sub(self.allowed_ns);
-        self.allowed_ns = 0;
-        if gap_ns > self.stats.longest_gap_ns {
-            self.longest_gap(gap_ns);
+    }
+
+    /// The lcore is about to look at its devices and nodes: they may ask how long it has not.
+    #[inline]
+    pub(crate) fn look(&mut self, now: u64) {
+        let since = self.looked.replace(now).map_or(0, |looked| now.saturating_sub(looked));
+        let gap_ns = since.saturating_sub(std::mem::take(&mut self.allowed_ns));
+        if gap_ns >= GAP_NS_MIN {
+            self.gap(Gap { ended: now, ns: gap_ns });
         }
     }
 
@@ -144,9 +180,13 @@ impl Meter {
     }
 
     #[cold]
-    fn longest_gap(&mut self, gap_ns: u64) {
-        self.stats.longest_gap_ns = gap_ns;
-        self.published.0.longest_gap_ns.store(gap_ns, Ordering::Relaxed);
+    fn gap(&mut self, gap: Gap) {
+        let store = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
+        self.stats.recent_gap.note(gap);
+        self.stats.longest_gap_ns = self.stats.longest_gap_ns.max(gap.ns);
+        store(&self.published.0.longest_gap_ns, self.stats.longest_gap_ns);
+        store(&self.published.0.recent_gap_ended, self.stats.recent_gap.ended);
+        store(&self.published.0.recent_gap_ns, self.stats.recent_gap.ns);
     }
 
     #[inline]
@@ -177,17 +217,7 @@ mod tests {
         meter.publish(2_400, 0);
         let stats = reader.read();
         let busy_and_idle = Stats { busy_ns: 400, idle_ns: 1_000, ..Stats::default() };
-        assert_eq!(
-            stats,
-            Stats {
-                polls: 4,
-                busy_polls: 2,
-                work: 6,
-                naps: 1,
-                longest_gap_ns: 300,
-                ..busy_and_idle
-            }
-        );
+        assert_eq!(stats, Stats { polls: 4, busy_polls: 2, work: 6, naps: 1, ..busy_and_idle });
         assert!((stats.busy_share() - 400.0 / 1_400.0).abs() < 1e-12);
     }
 
@@ -206,36 +236,43 @@ mod tests {
         let moved = meter.reader().read().since(&earlier);
         assert_eq!(
             moved,
-            Stats {
-                polls: 1,
-                busy_polls: 1,
-                work: 5,
-                idle_ns: 30,
-                longest_gap_ns: 30,
-                ..Stats::default()
-            }
+            Stats { polls: 1, busy_polls: 1, work: 5, idle_ns: 30, ..Stats::default() }
         );
     }
 
     /// S3-10: who stood still for longer than it meant to has not heard its peers meanwhile.
     #[test]
     fn a_gap_is_what_no_nap_explains() {
+        const MS: u64 = 1_000_000;
         let mut meter = Meter::new();
         let reader = meter.reader();
-        meter.publish(1_000, 0);
-        meter.nap(50_000);
-        meter.publish(51_000, 0);
+        meter.look(MS);
+        meter.nap(5 * MS);
+        meter.look(6 * MS);
         assert_eq!(reader.read().longest_gap_ns, 0);
-        meter.nap(50_000);
-        meter.publish(901_000, 1);
-        assert_eq!(reader.read().longest_gap_ns, 800_000);
+        meter.nap(5 * MS);
+        meter.look(91 * MS);
+        let gap = Gap { ended: 91 * MS, ns: 80 * MS };
+        assert_eq!((reader.read().longest_gap_ns, reader.read().recent_gap), (gap.ns, gap));
         // The nap belonged to that loop alone.
-        meter.publish(1_741_000, 0);
+        meter.look(175 * MS);
         let long = reader.read();
-        assert_eq!(long.longest_gap_ns, 840_000);
-        meter.publish(1_751_000, 0);
+        assert_eq!(long.longest_gap_ns, 84 * MS);
+        meter.look(180 * MS);
         assert_eq!(reader.read().since(&long).longest_gap_ns, 0);
-        meter.publish(2_651_000, 0);
-        assert_eq!(reader.read().since(&long).longest_gap_ns, 900_000);
+        assert_eq!(reader.read().recent_gap.ns, 84 * MS, "it was longer, and not long ago");
+    }
+
+    #[test]
+    fn a_gap_is_kept_until_a_longer_one_comes_or_it_is_old() {
+        let mut kept = Gap::default();
+        kept.note(Gap { ended: 10, ns: 80 });
+        kept.note(Gap { ended: 20, ns: 5 });
+        assert_eq!(kept, Gap { ended: 10, ns: 80 });
+        kept.note(Gap { ended: 30, ns: 80 });
+        assert_eq!(kept, Gap { ended: 30, ns: 80 });
+        let late = Gap { ended: 31 + GAP_OLD_NS, ns: 5 };
+        kept.note(late);
+        assert_eq!(kept, late);
     }
 }

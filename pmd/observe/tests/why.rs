@@ -183,6 +183,14 @@ fn p11_e_responder_slow() {
     says(&verdict, "its poll loop stood for 900.0 ms, the budget is 536.9 ms");
     assert!(verdict.knob.as_deref() == Some("node.client.timeout"));
     assert_eq!(code(&paused(400)), Code::AckPathLost, "400 ms are within the budget");
+    // A pause that ended before the failure began did not cause it.
+    let ended = |age_ms, told_ms| {
+        with(paused(900), |evidence, far| {
+            (far.gap_age_ns, evidence.told_after_ns) = (Some(age_ms * MS), Some(told_ms * MS));
+        })
+    };
+    assert_eq!(code(&ended(2, 360)), Code::ResponderSlow);
+    assert_eq!(code(&ended(50, 1)), Code::AckPathLost);
     // Through shared memory nothing is lost: silence is a loop that stands.
     let shared = with(silence(&[]), |evidence, _| evidence.path = Path::Local);
     assert_eq!(code(&shared), Code::ResponderSlow);

@@ -174,7 +174,7 @@ impl Dialogue {
                 Err(Refusal::usage(format!("{} refuses: {reason}", self.peer)))
             }
             Message::Lost(how) => Err(self.dead(&how)),
-            Message::Bye => Err(self.dead("it has left")),
+            Message::Bye | Message::Farewell(_) => Err(self.dead("it has left")),
             Message::Ready
             | Message::Ask(_)
             | Message::Evidence(_)

@@ -15,3 +15,4 @@ mod record;
 mod recorded;
 mod storage;
 mod two;
+mod why;

@@ -34,7 +34,17 @@ fn the_report_has_the_keys_of_the_contract() {
     let input = Input::new("keys", 10_000);
     let output = spinwire(&["run", &config("quickstart.toml"), "--set", &input.set(), "--json"]);
     let report = report(&output);
-    let expected = ["ok", "elapsed_s", "nodes", "verdict", "lcores", "memory"];
+    let expected = [
+        "ok",
+        "elapsed_s",
+        "nodes",
+        "verdict",
+        "lcores",
+        "memory",
+        "evidence",
+        "faults",
+        "packets_by",
+    ];
     assert_eq!(keys(&report), expected.into());
     let expected = [
         "name",
@@ -47,10 +57,13 @@ fn the_report_has_the_keys_of_the_contract() {
         "errors",
         "latency_ns",
         "path",
+        "counters",
     ];
     let client = node(&report, "client");
     assert_eq!(keys(client), expected.into());
     assert_eq!(keys(&client["latency_ns"]), ["min", "p50", "p99", "p999", "max"].into());
+    assert_eq!(keys(&client["counters"]), ["local", "remote"].into());
+    assert_eq!(keys(&client["counters"]["remote"]), ["before", "after", "delta"].into());
     assert!(client["latency_ns"]["p50"].as_u64().unwrap() > 0);
     let expected = ["code", "owner", "summary", "evidence", "knob"];
     assert_eq!(keys(&report["verdict"]), expected.into());

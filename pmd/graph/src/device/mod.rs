@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use pmd_lcore::Progress;
 use pmd_mem::Memlock;
+use pmd_observe::Snapshot;
+use pmd_observe::why::FaultHits;
 use pmd_verbs::endpoint::{EndpointOptions, Pending};
 use pmd_verbs::record::Recording;
 use pmd_verbs::{JournalReader, PlacedFault, Survey};
@@ -76,6 +78,11 @@ pub trait Device: Send + Sync {
     /// [`DeviceError::Refused`] when that part is taken.
     fn lcore(&self, index: u32) -> Result<Rc<dyn DeviceLcore>, DeviceError>;
 
+    /// How often each fault of its frames has acted.
+    fn faults(&self) -> Vec<FaultHits> {
+        Vec::new()
+    }
+
     /// Ends what the device wrote beside its work, such as a capture, once no lcore polls it any more.
     ///
     /// # Errors
@@ -109,6 +116,11 @@ pub trait DeviceLcore {
     /// allocation. Returns whether that was all.
     fn survey(&self, _survey: &mut Survey, _budget: usize) -> bool {
         true
+    }
+
+    /// The counters of its port, by name.
+    fn counters(&self) -> Snapshot {
+        Snapshot::default()
     }
 
     /// Its verbs objects, for what no endpoint does: datagrams by address handle, and groups. `None` for a kind of device

@@ -4,6 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pmd_lcore::{Doorbells, Progress};
+use pmd_observe::Snapshot;
+use pmd_observe::why::FaultHits;
 use pmd_verbs::endpoint::{EndpointOptions, Pending};
 use pmd_verbs::ledger::Switches;
 use pmd_verbs::roce::ids::Instant;
@@ -90,6 +92,10 @@ impl Device for Open {
         Ok(Rc::new(Lcore { context }))
     }
 
+    fn faults(&self) -> Vec<FaultHits> {
+        self.device.faults()
+    }
+
     fn finish(&self) -> Result<(), DeviceError> {
         self.device.finish_capture().map_err(|error| DeviceError::Refused(error.to_string()))
     }
@@ -126,6 +132,10 @@ impl DeviceLcore for Lcore {
 
     fn survey(&self, survey: &mut Survey, budget: usize) -> bool {
         self.context.survey(survey, budget)
+    }
+
+    fn counters(&self) -> Snapshot {
+        self.context.snapshot()
     }
 
     fn verbs(&self) -> Option<Context> {

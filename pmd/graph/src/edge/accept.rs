@@ -12,7 +12,7 @@ use pmd_verbs::ledger::recovery::Role;
 
 use super::comeback::Comeback;
 use super::line::dead;
-use super::{Greeting, Line, Peer, Refusal};
+use super::{Greeting, Home, Line, Peer, Refusal};
 use crate::device::DeviceLcore;
 use crate::failure::Failure;
 use crate::limits::{ACCEPT_TIMEOUT, GREETING_TIMEOUT, LISTEN_CONNECTIONS};
@@ -56,7 +56,7 @@ pub trait Host {
 
 /// Everybody who wants to connect to a node and has not yet.
 pub struct Acceptor {
-    node: String,
+    home: Home,
     protocol: &'static str,
     device: Rc<dyn DeviceLcore>,
     listener: Option<Listener>,
@@ -94,9 +94,9 @@ enum Step {
 
 impl fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, protocol, listener, callers, .. } = self;
+        let Self { home, protocol, listener, callers, .. } = self;
         f.debug_struct("Acceptor")
-            .field("node", node)
+            .field("home", home)
             .field("protocol", protocol)
             .field("listener", listener)
             .field("callers", &callers.len())
@@ -105,10 +105,10 @@ impl fmt::Debug for Acceptor {
 }
 
 impl Acceptor {
-    /// Accepts for `node`, which speaks `protocol`: the callers at the other ends of `here`, all of this process, and
+    /// Accepts for the node at `home`, which speaks `protocol`: the callers at the other ends of `here`, all of this process, and
     /// those that come through `listener`.
     pub fn new(
-        node: &str,
+        home: Home,
         protocol: &'static str,
         device: Rc<dyn DeviceLcore>,
         here: Vec<Channel>,
@@ -119,15 +119,7 @@ impl Acceptor {
             .map(|channel| Caller { channel, here: true, deadline: None, stage: Stage::Silent })
             .collect();
         callers.reserve(LISTEN_CONNECTIONS);
-        Self {
-            node: node.to_owned(),
-            protocol,
-            device,
-            listener,
-            callers,
-            ending: false,
-            reconnects: false,
-        }
+        Self { home, protocol, device, listener, callers, ending: false, reconnects: false }
     }
 
     /// The same, for a node that hears of every [`Change`](super::Change): connections that break are brought back as their
@@ -143,7 +135,7 @@ impl Acceptor {
         let goes_on =
             |caller: &Caller| caller.here || matches!(caller.stage, Stage::Answered { .. });
         for mut caller in self.callers.extract_if(.., |caller| !goes_on(caller)) {
-            let reason = format!("`{}` takes no more clients", self.node);
+            let reason = format!("`{}` takes no more clients", self.home.name());
             let refusal = Refusal::new(Code::PeerNotReady, reason);
             // A caller that is gone already needs no reason.
             drop(caller.channel.send(&Message::Refused(refusal.to_string())));
@@ -236,7 +228,7 @@ impl Acceptor {
             }
             (Stage::Answered { key, pending, peer, reconnect }, Message::Ready) => {
                 let endpoint = pending.into_endpoint();
-                let mut line = Line::new(endpoint, caller.channel, peer, &self.node);
+                let mut line = Line::new(endpoint, caller.channel, peer, self.home.clone());
                 if let Some(limit) = reconnect {
                     line = line.coming_back(Comeback::new(Role::Follows, limit, None), None);
                 }
@@ -250,7 +242,7 @@ impl Acceptor {
                 let caller = Caller { stage, ..caller };
                 let peer = caller.peer();
                 let failure = match message {
-                    Message::Bye => None,
+                    Message::Bye | Message::Farewell(_) => None,
                     Message::Lost(how) => Some(caller.gone(&how)),
                     Message::Refused(text) => Some(Refusal::parse(&text).told_by(&peer)),
                     Message::Hello(_)
@@ -285,7 +277,8 @@ impl Acceptor {
             Ok(ask) if ask.protocol == self.protocol => ask,
             Ok(ask) => {
                 let (theirs, ours) = (ask.protocol, self.protocol);
-                let reason = format!("`{}` speaks `{ours}`, the caller `{theirs}`", self.node);
+                let reason =
+                    format!("`{}` speaks `{ours}`, the caller `{theirs}`", self.home.name());
                 return refuse(caller, Refusal::new(Code::InvalidRequest, reason), host);
             }
             Err(error) => {
@@ -336,7 +329,7 @@ impl Acceptor {
         ask: &Greeting<'_>,
         host: &mut dyn Host,
     ) -> Result<(Box<dyn Pending>, Vec<u8>), Unprepared> {
-        let node = &self.node;
+        let node = self.home.name();
         let unfit = |text: String| {
             let reason = format!("`{node}` cannot connect to the caller: {text}");
             Unprepared::ByDevice(Refusal::new(Code::InvalidRequest, reason))

@@ -12,7 +12,7 @@ use pmd_verbs::ledger::recovery::Role;
 
 use super::comeback::{Comeback, backoff, nanoseconds};
 use super::line::dead;
-use super::{Greeting, Line, Peer, Refusal};
+use super::{Greeting, Home, Line, Peer, Refusal};
 use crate::device::DeviceLcore;
 use crate::failure::Failure;
 
@@ -58,7 +58,7 @@ pub struct Dial {
 /// Who dials.
 #[derive(Clone)]
 pub(super) struct Caller {
-    node: String,
+    home: Home,
     protocol: &'static str,
     options: EndpointOptions,
     device: Rc<dyn DeviceLcore>,
@@ -99,7 +99,7 @@ impl std::fmt::Debug for Dial {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { caller, peer, deadline, .. } = self;
         f.debug_struct("Dial")
-            .field("node", &caller.node)
+            .field("home", &caller.home)
             .field("peer", peer)
             .field("deadline", deadline)
             .finish_non_exhaustive()
@@ -107,9 +107,9 @@ impl std::fmt::Debug for Dial {
 }
 
 impl Dial {
-    /// A connection of `node` that speaks `protocol`, made within `timeout`.
+    /// A connection of the node at `home` that speaks `protocol`, made within `timeout`.
     pub fn new(
-        node: &str,
+        home: Home,
         protocol: &'static str,
         route: Route,
         device: Rc<dyn DeviceLcore>,
@@ -124,8 +124,7 @@ impl Dial {
             Route::Here(_) => None,
             Route::Remote(address) => Some(address),
         };
-        let node = node.to_owned();
-        let caller = Caller { node, protocol, options, device, timeout, reconnect: None, address };
+        let caller = Caller { home, protocol, options, device, timeout, reconnect: None, address };
         Self { caller, deadline: None, again: None, peer, stage: Stage::Start(route) }
     }
 
@@ -208,7 +207,9 @@ impl Dial {
                     failure.hearsay = false;
                     return Err(failure);
                 }
-                Some(Message::Bye) => return Err(self.peer.ended_early("it said goodbye")),
+                Some(Message::Bye | Message::Farewell(_)) => {
+                    return Err(self.peer.ended_early("it said goodbye"));
+                }
                 Some(Message::Lost(how)) => return Err(self.gone(&how)),
                 Some(
                     Message::Ready
@@ -241,8 +242,8 @@ impl Dial {
 
     /// The connection, which comes back if both ends want that.
     fn line(&self, endpoint: Box<dyn Endpoint>, channel: Channel, returns: bool) -> Line {
-        let Caller { node, reconnect, address, .. } = &self.caller;
-        let line = Line::new(endpoint, channel, self.peer.clone(), node);
+        let Caller { home, reconnect, address, .. } = &self.caller;
+        let line = Line::new(endpoint, channel, self.peer.clone(), home.clone());
         match reconnect.filter(|_| returns) {
             Some(limit) => {
                 let since = self.again.map(|again| again.since);
@@ -263,13 +264,13 @@ impl Dial {
         else {
             return Ok(());
         };
-        let Caller { protocol, options, node, reconnect, .. } = &self.caller;
+        let Caller { protocol, options, home, reconnect, .. } = &self.caller;
         let limit = reconnect.map_or(0, |limit| limit.as_millis());
         let greeting = Greeting {
             protocol,
             transport: options.transport,
             pid: std::process::id(),
-            node,
+            node: home.name(),
             reconnect: u32::try_from(limit).unwrap_or(u32::MAX),
             payload,
             device: &pending.hello(&[]),
@@ -306,7 +307,7 @@ impl Dial {
         }
         let failure = self.peer.ended_early("the run was told to end");
         match self.peer.address {
-            Some(_) => failure.turn(format!("node.{}.peer", self.caller.node)),
+            Some(_) => failure.turn(format!("node.{}.peer", self.caller.home.name())),
             None => failure,
         }
     }
@@ -321,7 +322,7 @@ impl Dial {
 
     fn reached(&self, channel: Channel) -> Result<Stage, Failure> {
         let pending = self.caller.device.prepare(&self.caller.options).map_err(|error| {
-            Failure::local(format!("no queue pair for `{}`: {error}", self.caller.node))
+            Failure::local(format!("no queue pair for `{}`: {error}", self.caller.home.name()))
         })?;
         Ok(Stage::Reached { channel, pending })
     }
@@ -358,7 +359,7 @@ impl Dial {
                 let summary = format!("{} does not speak this protocol", self.peer);
                 Failure::new(Code::PeerNotReady, Owner::Config, summary)
                     .because("another program listens there: correct the address")
-                    .turn(format!("node.{}.peer", self.caller.node))
+                    .turn(format!("node.{}.peer", self.caller.home.name()))
             }
             Some(_) => dead(&self.peer, how),
             None => self.peer.ended_early(how).heard(),
@@ -370,7 +371,7 @@ impl Dial {
         let summary = format!("cannot reach {peer} within {timeout:?}: {why}");
         Failure::new(Code::PeerNotReady, Owner::Remote, summary)
             .because("start the pipeline that listens there, or correct the address")
-            .turn(format!("node.{}.peer", self.caller.node))
+            .turn(format!("node.{}.peer", self.caller.home.name()))
     }
 
     fn silent(&self) -> Failure {
@@ -378,6 +379,6 @@ impl Dial {
         let summary = format!("{peer} did not answer within {timeout:?}");
         Failure::new(Code::PeerNotReady, Owner::Remote, summary)
             .because("its channel is open, but it does not answer the greeting")
-            .turn(format!("node.{}.connect_timeout", self.caller.node))
+            .turn(format!("node.{}.connect_timeout", self.caller.home.name()))
     }
 }

@@ -4,16 +4,17 @@ use std::fmt;
 
 use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::WcStatus;
-use pmd_verbs::connect::{Channel, Message};
+use pmd_verbs::connect::{Channel, FOREIGN, Message};
 use pmd_verbs::endpoint::{
     Caps, Endpoint, EndpointEvent, Op, Outcome, Settled, SubmitError, Token,
 };
 
-use super::comeback::{Comeback, GivenUp, nanoseconds};
+use super::comeback::{Comeback, GivenUp};
 use super::dial::Caller;
-use super::{Change, Dial, Lost, Refusal, status};
+use super::inquest::{Inquest, Scene};
+use super::{Change, Dial, Home, Lost, Refusal};
 use crate::failure::Failure;
-use crate::limits::{CHANNEL_TURNS, EVIDENCE_WAIT};
+use crate::limits::CHANNEL_TURNS;
 
 /// Who is at the other end, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,12 +74,14 @@ pub struct Line {
     endpoint: Box<dyn Endpoint>,
     channel: Channel,
     peer: Peer,
-    /// This end's name, for the settings that apply to it.
-    node: String,
+    /// What is known of both ends: apart from what every turn looks at.
+    inquest: Box<Inquest>,
     /// Something failed; the reason is still being looked for.
     trouble: Option<Trouble>,
     peer_left: bool,
     turns: u32,
+    /// Of the last look.
+    now: u64,
     comeback: Option<Box<Comeback>>,
     /// Who dials again when the peer's process is gone.
     caller: Option<Box<Caller>>,
@@ -87,7 +90,6 @@ pub struct Line {
 /// A connection that does not work any more.
 #[derive(Clone, Copy, Debug)]
 struct Trouble {
-    since: u64,
     /// The first operation that failed of itself.
     outcome: Option<Outcome>,
     flushed: u32,
@@ -117,16 +119,18 @@ impl fmt::Debug for Line {
 }
 
 impl Line {
-    /// A connection of the node called `node`.
-    pub fn new(endpoint: Box<dyn Endpoint>, channel: Channel, peer: Peer, node: &str) -> Self {
+    /// A connection that was made just now.
+    pub fn new(endpoint: Box<dyn Endpoint>, channel: Channel, peer: Peer, home: Home) -> Self {
+        let inquest = Box::new(Inquest::open(home, &*endpoint));
         Self {
             endpoint,
             channel,
             peer,
-            node: node.to_owned(),
+            inquest,
             trouble: None,
             peer_left: false,
             turns: 0,
+            now: 0,
             comeback: None,
             caller: None,
         }
@@ -201,7 +205,8 @@ impl Line {
             Ok(()) => Ok(true),
             Err(SubmitError::Full) => Ok(false),
             Err(SubmitError::Degraded) => {
-                self.trouble(now);
+                self.now = now;
+                Trouble::begin(&mut self.trouble);
                 Ok(false)
             }
             Err(error) => Err(error.into()),
@@ -221,15 +226,16 @@ impl Line {
     /// Adds what was done to `done`, which keeps its capacity, and looks after the peer. Returns how much was found.
     ///
     /// # Errors
-    /// The reason why the connection ended, once it is known: a failed operation waits a moment for the peer's end, which
-    /// explains it better. Where it comes back, only when that is over, too: look at [`change`](Self::change) meanwhile.
+    /// The reason why the connection ended, once it is known: after a failure the peer is asked for what it knows, which
+    /// explains it better, and waited for at most for [`ANSWER_WAIT`](pmd_verbs::connect::ANSWER_WAIT). Where it comes back, only when that is over, too: look at [`change`](Self::change) meanwhile.
     pub fn poll(&mut self, now: u64, done: &mut Vec<Settled>) -> Result<usize, Failure> {
+        self.now = now;
         let before = done.len();
         let (trouble, comeback) = (&mut self.trouble, &mut self.comeback);
         let mut note = |settled: Settled| match settled.outcome {
             Outcome::Done => done.push(settled),
             outcome => {
-                let trouble = Trouble::begin(trouble, now);
+                let trouble = Trouble::begin(trouble);
                 match outcome {
                     Outcome::Flushed => trouble.flushed += 1,
                     outcome => {
@@ -245,15 +251,18 @@ impl Line {
         match self.endpoint.event() {
             // Its control channel tells the same, and may be dialled again.
             Some(EndpointEvent::PeerDead) if self.caller.is_some() => {
-                Trouble::begin(&mut self.trouble, now);
+                Trouble::begin(&mut self.trouble);
             }
             Some(EndpointEvent::PeerDead) if !self.peer_left => {
-                return Err(dead(&self.peer, "the device noticed that its process is gone"));
+                return Err(self.dead("the device noticed that its process is gone"));
             }
             Some(EndpointEvent::Failed(event)) => {
-                Trouble::begin(&mut self.trouble, now).event.get_or_insert(event);
+                Trouble::begin(&mut self.trouble).event.get_or_insert(event);
             }
             Some(EndpointEvent::PeerDead) | None => {}
+        }
+        if self.trouble.is_some() {
+            self.inquest.ask(&*self.endpoint, &mut self.channel, now);
         }
         self.turns += 1;
         if settled == 0 || self.turns >= CHANNEL_TURNS || !self.is_up() {
@@ -266,7 +275,8 @@ impl Line {
             return Ok(settled);
         }
         match &self.trouble {
-            Some(trouble) if now.saturating_sub(trouble.since) >= nanoseconds(EVIDENCE_WAIT) => {
+            // Whoever said goodbye may have closed its end already: its node lets this end go.
+            Some(trouble) if self.inquest.is_over(now) && !self.said_goodbye(now) => {
                 Err(self.explain(trouble))
             }
             _ => Ok(settled),
@@ -277,7 +287,7 @@ impl Line {
     pub fn next_timeout(&self) -> Option<u64> {
         match (&self.comeback, &self.trouble) {
             (Some(comeback), _) if self.comes_back() => comeback.next_timeout(),
-            (_, Some(trouble)) => Some(trouble.since.saturating_add(nanoseconds(EVIDENCE_WAIT))),
+            (_, Some(_)) => self.inquest.deadline(),
             (_, None) => None,
         }
     }
@@ -305,10 +315,11 @@ impl Line {
             comeback.fail(now, failure);
             tracing::warn!("the connection to {} broke, and is brought back", self.peer);
         }
-        Trouble::begin(&mut self.trouble, now);
+        Trouble::begin(&mut self.trouble);
         match comeback.run(now, &mut *self.endpoint, &mut self.channel) {
             Ok(true) => {
                 self.trouble = None;
+                self.inquest.begin_anew(&*self.endpoint);
                 tracing::info!("the connection to {} is up again", self.peer);
                 Ok(())
             }
@@ -328,15 +339,15 @@ impl Line {
     }
 
     /// Says goodbye: everything asked for has been done. The connection ends with it.
-    pub fn leave(mut self) {
-        // A peer that is gone already needs no goodbye.
-        drop(self.channel.send(&Message::Bye));
-        self.endpoint.close();
+    pub fn leave(self) {
+        let Self { mut endpoint, channel, inquest, now, .. } = self;
+        inquest.part(&*endpoint, channel, now);
+        endpoint.close();
     }
 
     /// Says goodbye, and goes on serving until the peer has left too.
     pub fn announce_end(&mut self) {
-        drop(self.channel.send(&Message::Bye));
+        self.inquest.farewell(&*self.endpoint, &mut self.channel, self.now);
     }
 
     /// Ends the connection and tells the peer why.
@@ -346,65 +357,73 @@ impl Line {
         self.endpoint.close();
     }
 
-    fn trouble(&mut self, now: u64) {
-        Trouble::begin(&mut self.trouble, now);
-    }
-
     /// Hears what the peer says on the channel.
     fn listen(&mut self, now: u64) -> Result<(), Failure> {
         match self.channel.poll() {
             Some(Message::Bye) => self.peer_left = true,
+            Some(message @ Message::Farewell(_)) => {
+                self.peer_left = true;
+                self.inquest.hear(&message, &*self.endpoint, &mut self.channel, now);
+            }
+            Some(message @ (Message::Ask(_) | Message::Evidence(_) | Message::Lives)) => {
+                self.inquest.hear(&message, &*self.endpoint, &mut self.channel, now);
+            }
             Some(Message::Refused(text)) => return Err(Refusal::parse(&text).told_by(&self.peer)),
             Some(Message::Recovery(message, hello)) => {
                 if let Some(comeback) = &mut self.comeback {
                     comeback.hear(now, message, hello);
                     if !comeback.is_up() {
-                        Trouble::begin(&mut self.trouble, now);
+                        Trouble::begin(&mut self.trouble);
                     }
                 }
             }
             Some(Message::Lost(how)) if !self.peer_left => {
                 let Some(comeback) = self.comeback.as_mut().filter(|_| self.caller.is_some())
                 else {
-                    return Err(dead(&self.peer, &how));
+                    return Err(if how == FOREIGN { self.garbled() } else { self.dead(&how) });
                 };
                 if comeback.lose_channel(now) {
                     tracing::warn!("{} is gone, and is dialled again: {how}", self.peer);
                 }
-                Trouble::begin(&mut self.trouble, now);
+                Trouble::begin(&mut self.trouble);
             }
             Some(Message::Lost(how)) if self.comeback.is_some() && !self.is_up() => {
-                return Err(dead(&self.peer, &how));
+                return Err(self.dead(&how));
             }
             // A closed channel after a goodbye is as it should be; nothing else has a meaning here.
-            Some(_) | None => {}
+            Some(Message::Lost(_) | Message::Hello(_) | Message::Ready) | None => {}
         }
         Ok(())
     }
 
+    /// Whether the peer has just said goodbye.
+    fn said_goodbye(&self, now: u64) -> bool {
+        self.peer_left && self.inquest.deadline().is_none_or(|deadline| now < deadline)
+    }
+
+    /// The peer has left without a goodbye.
+    fn dead(&self, how: &str) -> Failure {
+        self.inquest.witness(dead(&self.peer, how), &*self.endpoint, &self.peer, self.now)
+    }
+
+    /// The peer lives, and talks nonsense.
+    fn garbled(&self) -> Failure {
+        let summary =
+            format!("{} sent something on the control channel that is no message", self.peer);
+        Failure::new(Code::InvalidRequest, Owner::Remote, summary).because(
+            "the connection ended for it: the peer is of another version, or another program",
+        )
+    }
+
     fn explain(&self, trouble: &Trouble) -> Failure {
-        let mut failure = match trouble.outcome {
-            Some(Outcome::Failed(cause)) => status::failure(cause, &self.node, &self.peer),
-            _ => {
-                let summary = format!("the connection to {} failed", self.peer);
-                Failure::new(Code::Unknown, Owner::Remote, summary)
-            }
-        };
-        if let Some(words) = self.endpoint.failure() {
-            failure = failure.because(words);
-        }
-        if let Some(event) = trouble.event {
-            failure = failure.because(event);
-        }
-        if trouble.flushed > 0 {
-            failure = failure.because(format!("{} operations were flushed", trouble.flushed));
-        }
-        failure
+        let Trouble { outcome, flushed, event } = *trouble;
+        let scene = Scene { peer: &self.peer, outcome, flushed, event };
+        self.inquest.explain(&scene, &*self.endpoint, self.now)
     }
 }
 
 impl Trouble {
-    fn begin(slot: &mut Option<Self>, now: u64) -> &mut Self {
-        slot.get_or_insert(Self { since: now, outcome: None, flushed: 0, event: None })
+    fn begin(slot: &mut Option<Self>) -> &mut Self {
+        slot.get_or_insert(Self { outcome: None, flushed: 0, event: None })
     }
 }

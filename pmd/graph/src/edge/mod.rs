@@ -13,9 +13,10 @@ mod comeback;
 mod desertion;
 mod dial;
 mod greeting;
+mod home;
+mod inquest;
 mod line;
 mod refusal;
-mod status;
 
 pub(crate) use desertion::Desertion;
 
@@ -23,5 +24,6 @@ pub use accept::{Acceptor, Admission, Host};
 pub use comeback::{Change, Lost};
 pub use dial::{Dial, Dialing, Route};
 pub use greeting::{Greeting, GreetingError};
+pub use home::Home;
 pub use line::{Line, Peer};
 pub use refusal::Refusal;

@@ -15,7 +15,7 @@ use crate::config::Peer;
 use crate::config::schema::Settings;
 use crate::config::transport::Transport;
 use crate::device::DeviceLcore;
-use crate::edge::{Acceptor, Dial, Route};
+use crate::edge::{Acceptor, Dial, Home, Route};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::CONNECT_TIMEOUT_DEFAULT;
@@ -43,6 +43,7 @@ pub(crate) struct Inherited<'a> {
     pub(crate) flips: Vec<u64>,
     pub(crate) memory_size: u64,
     pub(crate) live: &'a Live,
+    pub(crate) home: Home,
 }
 
 /// What a node is built from: its plan, and the memory, device, edges and queues that the plan gave it. Each can be taken
@@ -58,6 +59,7 @@ pub struct NodeContext<'a> {
     flips: Vec<u64>,
     memory_size: u64,
     live: &'a Live,
+    home: Home,
 }
 
 impl std::fmt::Debug for NodeContext<'_> {
@@ -68,7 +70,7 @@ impl std::fmt::Debug for NodeContext<'_> {
 
 impl<'a> NodeContext<'a> {
     pub(crate) fn new(index: usize, plan: &'a NodePlan, inherited: Inherited<'a>) -> Self {
-        let Inherited { memory, device, edges, inlet, outlet, flips, memory_size, live } =
+        let Inherited { memory, device, edges, inlet, outlet, flips, memory_size, live, home } =
             inherited;
         Self {
             index,
@@ -81,6 +83,7 @@ impl<'a> NodeContext<'a> {
             flips,
             memory_size,
             live,
+            home,
         }
     }
 
@@ -221,7 +224,7 @@ impl<'a> NodeContext<'a> {
         let timeout: Duration = timeout.unwrap_or(CONNECT_TIMEOUT_DEFAULT);
         let reconnect = self.reconnect();
         let dial = |route| {
-            Dial::new(self.name(), protocol, route, self.device(), options, timeout)
+            Dial::new(self.home.clone(), protocol, route, self.device(), options, timeout)
                 .reconnecting(reconnect)
         };
         routes.into_iter().map(dial).collect()
@@ -253,7 +256,7 @@ impl<'a> NodeContext<'a> {
             })
         });
         let here = std::mem::take(&mut self.edges.borrow_mut().from_clients);
-        Ok(Acceptor::new(self.name(), protocol, self.device(), here, listener.transpose()?))
+        Ok(Acceptor::new(self.home.clone(), protocol, self.device(), here, listener.transpose()?))
     }
 
     /// The verbs objects of its device, for a kind that sends datagrams.

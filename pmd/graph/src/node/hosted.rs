@@ -1,12 +1,15 @@
 //! A node as the lcore sees it.
 
+use std::rc::Rc;
 use std::sync::mpsc::Sender;
 
 use pmd_lcore::{Doorbells, NodeState};
-use pmd_observe::Latency;
+use pmd_observe::{Latency, Snapshot};
 
 use super::record::Counts;
 use super::{Node, Record, Recoveries, Turn};
+use crate::device::DeviceLcore;
+use crate::edge::Home;
 use crate::failure::Failure;
 
 /// What a node leaves behind.
@@ -20,8 +23,38 @@ pub(crate) struct NodeResult {
     pub(crate) active_ns: u64,
     pub(crate) path: Option<&'static str>,
     pub(crate) recoveries: Recoveries,
+    /// Of a node with a device.
+    pub(crate) counters: Option<PortCounters>,
     /// When it failed (ns), and why.
     pub(crate) failure: Option<(u64, Failure)>,
+}
+
+/// Counters of the ports that a node and its peers use, before and after.
+#[derive(Debug)]
+pub(crate) struct PortCounters {
+    pub(crate) local: [Snapshot; 2],
+    /// Of all peers together, as far as they told.
+    pub(crate) remote: Option<[Snapshot; 2]>,
+}
+
+/// Where a node counts.
+pub(crate) struct Place {
+    home: Home,
+    device: Option<Rc<dyn DeviceLcore>>,
+    before: Snapshot,
+}
+
+impl Place {
+    /// The baseline is now.
+    pub(crate) fn new(home: Home, device: Option<Rc<dyn DeviceLcore>>) -> Self {
+        let before = device.as_ref().map(|device| device.counters()).unwrap_or_default();
+        Self { home, device, before }
+    }
+
+    fn counters(&self) -> Option<PortCounters> {
+        let after = self.device.as_ref()?.counters();
+        Some(PortCounters { local: [self.before.clone(), after], remote: self.home.remote() })
+    }
 }
 
 /// Keeps a node's state, counts and failure, and hands them over at the end.
@@ -30,6 +63,9 @@ pub(crate) struct Hosted {
     index: usize,
     node: Option<Box<dyn Node>>,
     record: Record,
+    place: Place,
+    /// The node is done, and its connections have told their peers; some may still have last words.
+    parting: bool,
     failure: Option<(u64, Failure)>,
     results: Sender<NodeResult>,
 }
@@ -40,9 +76,11 @@ impl Hosted {
         index: usize,
         node: Box<dyn Node>,
         record: Record,
+        place: Place,
         results: Sender<NodeResult>,
     ) -> Self {
-        Self { name, index, node: Some(node), record, failure: None, results }
+        let (node, failure) = (Some(node), None);
+        Self { name, index, node, record, place, parting: false, failure, results }
     }
 }
 
@@ -52,7 +90,10 @@ impl pmd_lcore::Node for Hosted {
     }
 
     fn run(&mut self, now: u64) -> usize {
-        let Some(node) = &mut self.node else { return 0 };
+        let Some(node) = &mut self.node else {
+            let waited = std::mem::replace(&mut self.parting, self.place.home.is_parting(now));
+            return usize::from(waited && !self.parting);
+        };
         let turn = node.run(now, &mut self.record);
         if turn == Ok(Turn::Worked(0)) {
             return 0;
@@ -65,12 +106,14 @@ impl pmd_lcore::Node for Hosted {
         }
         // What it held, such as connections, is let go at once: others wait for that.
         self.node = None;
+        self.parting = self.place.home.is_parting(now);
         1
     }
 
     fn state(&self) -> NodeState {
         match (&self.node, &self.failure) {
             (Some(_), _) => NodeState::Running,
+            (None, None) if self.parting => NodeState::Running,
             (None, Some(_)) => NodeState::Failed,
             (None, None) => NodeState::Done,
         }
@@ -89,7 +132,10 @@ impl pmd_lcore::Node for Hosted {
     }
 
     fn next_timeout(&self) -> Option<u64> {
-        self.node.as_ref()?.next_timeout()
+        match &self.node {
+            Some(node) => node.next_timeout(),
+            None => self.place.home.next_timeout(),
+        }
     }
 
     fn finish(&mut self) {
@@ -102,6 +148,7 @@ impl pmd_lcore::Node for Hosted {
             active_ns: began.map_or(0, |began| last.saturating_sub(began)),
             path: *path,
             recoveries: *recoveries,
+            counters: self.place.counters(),
             failure: self.failure.take(),
         };
         // Whoever waited for it has given up on this lcore.

@@ -27,7 +27,7 @@ pub use context::NodeContext;
 pub use record::Record;
 
 pub(crate) use context::{Edges, Inherited};
-pub(crate) use hosted::{Hosted, NodeResult};
+pub(crate) use hosted::{Hosted, NodeResult, Place};
 pub(crate) use record::{Counts, Live, Recoveries};
 
 use pmd_lcore::Doorbells;

@@ -13,11 +13,12 @@ use super::memory::LcoreMemory;
 use super::survey::Seat;
 use super::{NodeNotStarted, OpenDevice};
 use crate::device::{Device, DeviceLcore};
+use crate::edge::Home;
 use crate::failure::Failure;
 use crate::fault::Flip;
 use crate::limits::LINK_DEPTH;
 use crate::node::{
-    Counts, Edges, Hosted, Inherited, Live, NodeContext, NodeResult, Record, Recoveries,
+    Counts, Edges, Hosted, Inherited, Live, NodeContext, NodeResult, Place, Record, Recoveries,
 };
 use crate::plan::Plan;
 use crate::stream::{Inlet, Outlet, link};
@@ -103,25 +104,29 @@ impl Start {
             let plan = Arc::clone(&self.plan);
             let node = &plan.nodes[index];
             let live = Arc::clone(&self.live[index]);
+            let home = Home::new(&node.name, context.stats.clone());
+            let device = node.device.and_then(|device| devices.get(&device)).map(|device| {
+                let owner = u32::try_from(index).unwrap_or(u32::MAX);
+                device.on_behalf(owner).unwrap_or_else(|| Rc::clone(device))
+            });
+            let place = Place::new(home.clone(), device.clone());
             let inherited = Inherited {
                 memory: &self.memory,
-                device: node.device.and_then(|device| devices.get(&device)).map(|device| {
-                    let owner = u32::try_from(index).unwrap_or(u32::MAX);
-                    device.on_behalf(owner).unwrap_or_else(|| Rc::clone(device))
-                }),
+                device,
                 edges: self.edges.remove(&index).unwrap_or_default(),
                 inlet: inlets.remove(&index).and_then(Inlet::join),
                 outlet: outlets.remove(&index),
                 flips: self.flips_of(index),
                 memory_size: plan.memory.size.get(),
                 live: &live,
+                home,
             };
             let built = node.factory.build(&NodeContext::new(index, node, inherited));
             let built = built.map_err(|failure| self.not_started(index, context, failure))?;
             let record = Record::new(Arc::clone(&live));
             let results = self.results.clone();
             let hosted: Box<dyn Node> =
-                Box::new(Hosted::new(node.name.clone(), index, built, record, results));
+                Box::new(Hosted::new(node.name.clone(), index, built, record, place, results));
             parts.nodes.push(hosted);
         }
         Ok(parts)
@@ -165,6 +170,7 @@ impl Start {
             active_ns: 0,
             path: None,
             recoveries: Recoveries::default(),
+            counters: None,
             failure: Some((context.clock.now(), failure.clone())),
         };
         // Whoever waited for it has given up on this lcore.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use pmd_lcore::lcore::LoopError;
 use pmd_lcore::{Clock, Ended, LcoreError};
+use pmd_observe::why::{Evidence, FaultHits};
 use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::FaultText;
 use pmd_verbs::connect::channel_pair;
@@ -37,7 +38,7 @@ use monitor::{Monitor, Outlets, Subject};
 use survey::{Asker, Seat};
 
 pub use memory::RegionReport;
-pub use report::{LcoreReport, NodeReport, Report};
+pub use report::{BothCounters, CounterReport, FaultReport, LcoreReport, NodeReport, Report};
 pub use watch::Progress;
 
 /// What a run is asked for beside its plan.
@@ -163,10 +164,15 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
             finished.push(Failure::local(format!("device `{}`: {error}", device.name)));
         }
     }
-    let verdict = verdict(&results, &ended, finished);
+    let (verdict, evidence) = verdict(&results, &ended, finished);
     if let Some(monitor) = monitor {
         monitor.finish(&verdict);
     }
+    let packets_by = match (packets.is_empty(), capture.is_some()) {
+        (false, _) => Some("--fault"),
+        (true, true) => Some("--capture"),
+        (true, false) => None,
+    };
     let report = |index: usize| {
         let node = &plan.nodes[index];
         match results.iter().find(|result| result.index == index) {
@@ -183,7 +189,21 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
         lcores: ended.iter().map(|e| LcoreReport::new(&e.name, e.cpu, &e.stats)).collect(),
         memory: regions,
         trouble,
+        evidence,
+        faults: fault_reports(&devices, &plan),
+        packets_by: packets_by.map(str::to_owned),
     })
+}
+
+/// How often each fault of frames has acted, and at which device.
+fn fault_reports(devices: &[OpenDevice], plan: &Plan) -> Vec<FaultReport> {
+    let both = devices.iter().zip(&plan.devices);
+    let reports = both.flat_map(|(open, device)| {
+        let report =
+            |FaultHits { rule, hits }| FaultReport { device: device.name.clone(), rule, hits };
+        open.device.faults().into_iter().map(report)
+    });
+    reports.collect()
 }
 
 /// Which faults concern nodes, and which the frames of devices.
@@ -258,25 +278,31 @@ fn edges(plan: &Plan) -> Vec<Edges> {
     edges
 }
 
-/// The verdict on the whole: of several failures, the first that its own node knows; then what became of lcores; then what
+/// The verdict on the whole, and what it was made of: of several failures, the first that its own node knows; then what became of lcores; then what
 /// nodes heard from their peers.
-fn verdict(results: &[NodeResult], ended: &[Ended], finished: Vec<Failure>) -> Verdict {
+fn verdict(
+    results: &[NodeResult],
+    ended: &[Ended],
+    finished: Vec<Failure>,
+) -> (Verdict, Option<Evidence>) {
+    let alone = |verdict| (verdict, None);
+    let known = |failure: Failure| (failure.verdict, failure.evidence.map(|evidence| *evidence));
     let first = |hearsay: bool| {
         let failures = results.iter().filter_map(|result| result.failure.as_ref());
         let failures = failures.filter(|(_, failure)| failure.hearsay == hearsay);
-        failures.min_by_key(|(at, _)| *at).map(|(_, failure)| failure.verdict.clone())
+        failures.min_by_key(|(at, _)| *at).map(|(_, failure)| known(failure.clone()))
     };
     let failed = |outcome: &Result<(), LcoreError>| match outcome {
         // The node has said why.
         Ok(()) | Err(LcoreError::Loop { source: LoopError::Failed { .. }, .. }) => None,
-        Err(error) => Some(Verdict::new(Code::Unknown, Owner::Local, error.to_string())),
+        Err(error) => Some(alone(Verdict::new(Code::Unknown, Owner::Local, error.to_string()))),
     };
     let verified = || results.iter().map(|result| result.counts.verified_bytes).max().unwrap_or(0);
     first(false)
         .or_else(|| ended.iter().find_map(|lcore| failed(&lcore.outcome)))
         .or_else(|| first(true))
-        .or_else(|| finished.into_iter().next().map(|failure| failure.verdict))
-        .unwrap_or_else(|| Verdict::ok(format!("done; {} bytes verified", verified())))
+        .or_else(|| finished.into_iter().next().map(known))
+        .unwrap_or_else(|| alone(Verdict::ok(format!("done; {} bytes verified", verified()))))
 }
 
 /// What an lcore's start could not do, with the node that could not begin.

@@ -7,7 +7,8 @@ use pmd_lcore::Stats;
 use pmd_observe::report::{
     Align, Bytes, BytesPerSecond, Count, Nanos, PerSecond, Percent, Table, per_second,
 };
-use pmd_observe::{Latency, Verdict};
+use pmd_observe::why::Evidence;
+use pmd_observe::{Latency, Snapshot, Verdict};
 use serde::Serialize;
 
 use super::memory::RegionReport;
@@ -30,17 +31,70 @@ pub struct Report {
     pub lcores: Vec<LcoreReport>,
     /// The regions.
     pub memory: Vec<RegionReport>,
+    /// What both ends knew, where a connection broke: what the verdict was made of.
+    pub evidence: Option<Evidence>,
+    /// The faults of frames that were asked for, and how often each acted.
+    pub faults: Vec<FaultReport>,
+    /// What kept everything on the packet path though shared memory may have been there: `--fault` or `--capture`.
+    pub packets_by: Option<String>,
     /// Of a run that failed: the last records of the transition journal about what failed, for people.
     #[serde(skip)]
     pub trouble: String,
 }
 
+/// A fault of frames that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FaultReport {
+    /// The device that it acts at.
+    pub device: String,
+    /// The rule, as the command line has it.
+    pub rule: String,
+    /// Frames that it hit.
+    pub hits: u64,
+}
+
+/// Counters of one side before and after a run, and those that moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CounterReport {
+    /// Before.
+    pub before: Snapshot,
+    /// After.
+    pub after: Snapshot,
+    /// How far they moved; those that did not are left out.
+    pub delta: Snapshot,
+}
+
+impl From<[Snapshot; 2]> for CounterReport {
+    fn from([before, after]: [Snapshot; 2]) -> Self {
+        let delta = after.since(&before).nonzero();
+        Self { before, after, delta }
+    }
+}
+
+/// Counters of the ports of both sides of a node's connections.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BothCounters {
+    /// Of the node's lcore.
+    pub local: CounterReport,
+    /// Of its peers' lcores together, each since its connection was made; null where no peer has told.
+    pub remote: Option<CounterReport>,
+}
+
 impl Report {
     /// A run that did not begin.
     pub fn refused(verdict: Verdict) -> Self {
-        let (nodes, lcores, memory) = (Vec::new(), Vec::new(), Vec::new());
-        let trouble = String::new();
-        Self { ok: false, elapsed_s: 0.0, nodes, verdict, lcores, memory, trouble }
+        Self {
+            ok: false,
+            elapsed_s: 0.0,
+            nodes: Vec::new(),
+            verdict,
+            lcores: Vec::new(),
+            memory: Vec::new(),
+            evidence: None,
+            faults: Vec::new(),
+            packets_by: None,
+            trouble: String::new(),
+        }
     }
 }
 
@@ -69,6 +123,8 @@ pub struct NodeReport {
     pub path: Option<String>,
     /// Its connections that broke and came back.
     pub recoveries: RecoveryReport,
+    /// Counters of both sides of its connections; null without a device.
+    pub counters: Option<BothCounters>,
 }
 
 /// Connections that broke and came back.
@@ -103,6 +159,8 @@ pub struct LcoreReport {
     pub polls: u64,
     /// Naps taken.
     pub naps: u64,
+    /// The longest time that it did not poll, naps that it chose apart, nanoseconds.
+    pub longest_gap_ns: u64,
 }
 
 impl NodeReport {
@@ -120,6 +178,7 @@ impl NodeReport {
             latency_ns: Latency::default(),
             path: None,
             recoveries: RecoveryReport::default(),
+            counters: None,
         }
     }
 
@@ -138,6 +197,10 @@ impl NodeReport {
             latency_ns: result.latency,
             path: result.path.map(str::to_owned),
             recoveries: RecoveryReport::of(&result.recoveries),
+            counters: result.counters.as_ref().map(|counters| BothCounters {
+                local: counters.local.clone().into(),
+                remote: counters.remote.clone().map(Into::into),
+            }),
             ..Self::unknown(plan)
         }
     }
@@ -145,8 +208,8 @@ impl NodeReport {
 
 impl LcoreReport {
     pub(super) fn new(name: &str, cpu: usize, stats: &Stats) -> Self {
-        let Stats { polls, naps, .. } = *stats;
-        Self { name: name.to_owned(), cpu, busy: stats.busy_share(), polls, naps }
+        let Stats { polls, naps, longest_gap_ns, .. } = *stats;
+        Self { name: name.to_owned(), cpu, busy: stats.busy_share(), polls, naps, longest_gap_ns }
     }
 }
 
@@ -168,6 +231,12 @@ impl fmt::Display for Report {
             let RegionReport { lcore, bytes, pages, remote_write, .. } = region;
             let rights = if *remote_write { ", written by peers" } else { "" };
             writeln!(f, "memory of {lcore}: {} in {pages}{rights}", Bytes(*bytes))?;
+        }
+        for FaultReport { device, rule, hits } in &self.faults {
+            writeln!(f, "fault at {device}: `{rule}` hit {hits} frames")?;
+        }
+        if let Some(reason) = &self.packets_by {
+            writeln!(f, "everything went in packets for the sake of {reason}")?;
         }
         writeln!(f, "elapsed: {:.3} s\n{}", self.elapsed_s, self.verdict)
     }
@@ -223,6 +292,7 @@ impl Report {
             ("busy", Right),
             ("polls", Right),
             ("naps", Right),
+            ("longest gap", Right),
         ]);
         for lcore in &self.lcores {
             table.row([
@@ -231,6 +301,7 @@ impl Report {
                 Percent(lcore.busy).to_string(),
                 Count(lcore.polls).to_string(),
                 Count(lcore.naps).to_string(),
+                Nanos(lcore.longest_gap_ns).to_string(),
             ]);
         }
         table

@@ -10,7 +10,7 @@ use crate::limits::{TOLD_CHARS, TOLD_LINES};
 /// A failure as somebody met it, and what is known of both ends.
 ///
 /// Collect it with the plain constructors and fields; it is stored as JSON in a run directory.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Evidence {
     /// What was met.
@@ -19,6 +19,9 @@ pub struct Evidence {
     pub local: End,
     /// The other end; none where nobody could ask it.
     pub remote: Option<End>,
+    /// How long after what was met the other end told of itself, nanoseconds: a gap that it had before has nothing to do
+    /// with it.
+    pub told_after_ns: Option<u64>,
     /// How bytes reach the peer.
     pub path: Path,
     /// Whether the peer's process lives, as its control channel or the kernel tells.
@@ -30,7 +33,7 @@ pub struct Evidence {
 }
 
 /// What was met.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Symptom {
     /// Nothing: all that was asked for was done.
@@ -67,7 +70,7 @@ pub enum Symptom {
 }
 
 /// A request that ended in error.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
     /// The number of `enum ibv_wc_status`.
@@ -155,7 +158,7 @@ impl Right {
 }
 
 /// A queue pair that was not moved.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Transition {
     /// Where it is, and stays: `RESET`, `INIT`, `RTR`, `RTS`, `SQD`, `SQE` or `ERR`.
@@ -173,7 +176,7 @@ pub struct Transition {
 }
 
 /// What is known of one end.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct End {
     /// How it is called: a node, an address, a process.
@@ -194,9 +197,10 @@ pub struct End {
     pub receives: Receives,
     /// Completions that its program has not taken.
     pub completions: Option<u64>,
-    /// The longest time between two looks of its poll loop since the connection was made, naps that it chose apart,
-    /// nanoseconds.
+    /// The longest time between two looks of its poll loop, of those that are known, naps that it chose apart, nanoseconds.
     pub gap_ns: Option<u64>,
+    /// How long ago that ended when this end was asked, nanoseconds.
+    pub gap_age_ns: Option<u64>,
     /// Faults that disturb its frames on purpose.
     pub faults: Vec<FaultHits>,
     /// Lines of its transition journal that tell of trouble.
@@ -256,7 +260,7 @@ pub struct FaultHits {
 }
 
 /// Attributes of a queue pair. PSNs are those it was brought up with.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Qp {
     /// Number.
@@ -301,7 +305,7 @@ pub struct Qp {
 }
 
 /// Receives of an end.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Receives {
     /// How many were posted in all.

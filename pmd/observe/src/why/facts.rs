@@ -111,6 +111,12 @@ impl<'a> Facts<'a> {
         })
     }
 
+    /// Whether the other end stood still only before what was met.
+    pub(super) fn gap_was_before(&self) -> bool {
+        let age = self.far().and_then(|end| end.gap_age_ns);
+        age.zip(self.evidence.told_after_ns).is_some_and(|(age, told)| age > told)
+    }
+
     /// The peer's name.
     pub(super) fn peer(&self) -> &'a str {
         self.far()

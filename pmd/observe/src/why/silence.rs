@@ -143,7 +143,7 @@ pub(super) fn responder_slow(facts: &Facts<'_>) -> Option<Verdict> {
         return None;
     }
     let budget = facts.budget().flatten();
-    let gap = facts.far().and_then(|end| end.gap_ns);
+    let gap = facts.far().and_then(|end| end.gap_ns).filter(|_| !facts.gap_was_before());
     let paused = budget.zip(gap).filter(|(budget, gap)| gap >= budget);
     let peer = facts.evidence.peer;
     let stands = match paused {

@@ -45,6 +45,9 @@ pub enum Message {
     Ask(Vec<u8>),
     /// What this side knows of itself, unasked or as the answer.
     Evidence(Vec<u8>),
+    /// As [`Message::Bye`], with what this side knows of itself. The other side answers with the same of its own, for who wants
+    /// it.
+    Farewell(Vec<u8>),
     /// The process lives, whatever its lcores do: a channel's own thread answers so when it is asked.
     Lives,
     /// A step of bringing the connection back; with [`recovery::Message::Hello`], how to reach the queue pair.
@@ -91,12 +94,16 @@ impl Message {
             Self::Evidence(_) => 7,
             Self::Lives => 8,
             Self::Recovery(message, _) => recovery_parts(*message).0,
+            Self::Farewell(_) => 9,
         }
     }
 
     fn body(&self) -> Cow<'_, [u8]> {
         match self {
-            Self::Hello(bytes) | Self::Ask(bytes) | Self::Evidence(bytes) => bytes.into(),
+            Self::Hello(bytes)
+            | Self::Ask(bytes)
+            | Self::Evidence(bytes)
+            | Self::Farewell(bytes) => bytes.into(),
             Self::Refused(text) | Self::Lost(text) => text.as_bytes().into(),
             Self::Ready | Self::Bye | Self::Lives => Cow::default(),
             Self::Recovery(message, hello) => {
@@ -118,6 +125,7 @@ impl Message {
             6 => Self::Ask(body),
             7 => Self::Evidence(body),
             8 if body.is_empty() => Self::Lives,
+            9 => Self::Farewell(body),
             RECOVERY.. => return recovery_from(code, &body),
             _ => return None,
         })
@@ -428,6 +436,7 @@ mod tests {
             Message::Recovery(recovery::Message::Hello { generation: 1 << 40 }, vec![9; 88]),
             Message::Recovery(recovery::Message::Ready { generation: u64::MAX }, Vec::new()),
             Message::Recovery(recovery::Message::Behind { generation: 3 }, Vec::new()),
+            Message::Farewell(vec![5]),
             Message::Bye,
         ];
         for message in &sent {

@@ -14,14 +14,18 @@ use super::channel::{Channel, Message};
 pub const ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// How often an end answers over one channel: nobody asks so often who has a reason.
 pub const ANSWERS_MAX: u32 = 8;
+/// How long an end that leaves waits for the other's last words.
+pub const LAST_WORDS_WAIT: Duration = Duration::from_millis(250);
 
 /// A question to the other end, and what came of it.
 #[derive(Debug)]
 pub struct Inquiry {
+    begun: u64,
     deadline: u64,
     lives: bool,
     on_this_host: bool,
     told: Option<Result<End, String>>,
+    told_at: u64,
 }
 
 impl Inquiry {
@@ -29,21 +33,34 @@ impl Inquiry {
     pub fn begin(channel: &mut Channel, own: &End, now: u64) -> Self {
         // A peer that is gone is noticed by listening.
         drop(channel.send(&Message::Ask(encode(own))));
-        let wait = u64::try_from(ANSWER_WAIT.as_nanos()).unwrap_or(u64::MAX);
+        Self::new(channel, now, ANSWER_WAIT)
+    }
+
+    /// Says goodbye, with what this end knows of itself: the other end's last words are for the report.
+    pub fn leave(channel: &mut Channel, own: &End, now: u64) -> Self {
+        farewell(channel, own);
+        Self::new(channel, now, LAST_WORDS_WAIT)
+    }
+
+    fn new(channel: &Channel, now: u64, wait: Duration) -> Self {
+        let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         Self {
+            begun: now,
             deadline: now.saturating_add(wait),
             lives: channel.is_in_process(),
             on_this_host: channel.is_on_this_host(),
             told: None,
+            told_at: now,
         }
     }
 
     /// Takes in a message of the other end, of whatever kind.
-    pub fn hear(&mut self, message: &Message) {
+    pub fn hear(&mut self, message: &Message, now: u64) {
         match message {
-            Message::Ask(bytes) | Message::Evidence(bytes) => {
+            Message::Ask(bytes) | Message::Evidence(bytes) | Message::Farewell(bytes) => {
                 self.lives = true;
                 self.told = Some(decode(bytes));
+                self.told_at = now;
             }
             Message::Lives => self.lives = true,
             _ => {}
@@ -74,13 +91,24 @@ impl Inquiry {
         self.told.as_ref()?.as_ref().ok()
     }
 
+    /// How long after the question that was, nanoseconds.
+    pub fn told_after(&self) -> Option<u64> {
+        self.told().map(|_| self.told_at.saturating_sub(self.begun))
+    }
+
     /// Why what it told is no evidence.
     pub fn nonsense(&self) -> Option<&str> {
         self.told.as_ref()?.as_ref().err().map(String::as_str)
     }
 }
 
-/// Answers a question, or tells what this end knows of itself unasked.
+/// Says goodbye, with what this end knows of itself.
+pub fn farewell(channel: &mut Channel, own: &End) {
+    // A peer that is gone already needs no goodbye.
+    drop(channel.send(&Message::Farewell(encode(own))));
+}
+
+/// Answers a question or a goodbye.
 pub fn tell(channel: &mut Channel, own: &End) {
     // A peer that is gone is noticed by listening.
     drop(channel.send(&Message::Evidence(encode(own))));
@@ -124,9 +152,10 @@ mod tests {
         assert_eq!(decode(&asked), Ok(End::default()));
         assert!(!inquiry.is_over(1_000_000_099) && inquiry.is_over(1_000_000_100));
         tell(&mut there, &end());
-        inquiry.hear(&here.poll().unwrap());
-        assert!(inquiry.is_over(100));
+        inquiry.hear(&here.poll().unwrap(), 130);
+        assert!(inquiry.is_over(130));
         assert_eq!((inquiry.told(), inquiry.peer()), (Some(&end()), Peer::Alive));
+        assert_eq!(inquiry.told_after(), Some(30));
     }
 
     #[test]
@@ -134,7 +163,7 @@ mod tests {
         let (mut here, mut there) = channel_pair("client", "target");
         let mut inquiry = Inquiry::begin(&mut here, &End::default(), 0);
         Inquiry::begin(&mut there, &end(), 0);
-        inquiry.hear(&here.poll().unwrap());
+        inquiry.hear(&here.poll().unwrap(), 0);
         assert_eq!(inquiry.told(), Some(&end()));
     }
 
@@ -143,7 +172,7 @@ mod tests {
         let (mut here, _there) = channel_pair("client", "target");
         for garbage in [&b""[..], b"\xff\xfe", b"[1, 2", b"{\"gap_ns\": \"long\"}", b"7"] {
             let mut inquiry = Inquiry::begin(&mut here, &End::default(), 0);
-            inquiry.hear(&Message::Evidence(garbage.to_vec()));
+            inquiry.hear(&Message::Evidence(garbage.to_vec()), 0);
             assert!(inquiry.is_over(0));
             assert_eq!(inquiry.told(), None);
             let why = inquiry.nonsense().expect("a reason");

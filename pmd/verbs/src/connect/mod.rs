@@ -13,4 +13,6 @@ pub use channel::{Channel, Connecting, FOREIGN, Listener, Message, channel_pair,
 pub use pmd_wire::shm::Nonce;
 
 pub use hello::{HELLO_VERSION, Hello, HostId, PathWish, Role};
-pub use inquiry::{ANSWER_WAIT, ANSWERS_MAX, Inquiry, decode as decode_evidence, tell};
+pub use inquiry::{
+    ANSWER_WAIT, ANSWERS_MAX, Inquiry, LAST_WORDS_WAIT, decode as decode_evidence, farewell, tell,
+};

@@ -37,6 +37,8 @@ use crate::transport::{Rc, Uc};
 
 /// Completions taken from the queue at a time.
 const BATCH: usize = 32;
+/// Events that evidence names.
+const EVENTS: usize = 8;
 /// Bytes of a reference to exported memory: address, key, length.
 const REFERENCE: usize = 20;
 
@@ -129,6 +131,8 @@ pub struct QueuePairEndpoint {
     pub(super) failed: Option<String>,
     /// Of what failed, the first request.
     pub(super) first_failure: Option<Request>,
+    /// Names of the first events, for evidence.
+    events: ArrayVec<&'static str, EVENTS>,
     device_failed: bool,
     closed: bool,
     pub(super) path: &'static str,
@@ -171,6 +175,7 @@ impl QueuePairEndpoint {
             imported: Vec::new(),
             failed: None,
             first_failure: None,
+            events: ArrayVec::new(),
             device_failed: false,
             closed: false,
             path: "none",
@@ -500,6 +505,9 @@ impl Endpoint for QueuePairEndpoint {
         loop {
             let event = self.next_event()?;
             let Some(why) = words(event) else { continue };
+            if !self.events.is_full() {
+                self.events.push(event.name());
+            }
             let Identity { context, qpn, send_cq, .. } = *self.account.identity();
             let on = if matches!(event, AsyncEvent::CqErr(_)) { send_cq } else { qpn };
             let kind = EventKind::from_number(event.number());
@@ -538,7 +546,8 @@ impl Endpoint for QueuePairEndpoint {
 
     fn evidence(&self) -> End {
         let status = self.first_failure.as_ref().map(|request| request.status);
-        End { status, ..self.cx.evidence(self.qp.number()) }
+        let events = self.events.iter().map(|name| (*name).to_owned()).collect();
+        End { status, events, ..self.cx.evidence(self.qp.number()) }
     }
 
     fn first_failure(&self) -> Option<Request> {

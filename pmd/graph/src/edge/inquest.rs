@@ -1,0 +1,186 @@
+//! Why a connection broke: what both ends know, judged by the rules that judge everything.
+
+use pmd_observe::why::{self, End, Evidence, Knobs, Path, Qp, Request, Symptom, diagnose};
+use pmd_observe::{Code, Owner};
+use pmd_verbs::connect::{ANSWERS_MAX, Channel, Inquiry, Message, farewell, tell};
+use pmd_verbs::endpoint::{Endpoint, Outcome};
+
+use super::{Home, Peer};
+use crate::failure::Failure;
+
+/// What is known of both ends of one connection.
+#[derive(Debug)]
+pub(super) struct Inquest {
+    home: Home,
+    /// This end when the connection was made.
+    start: End,
+    inquiry: Option<Inquiry>,
+    answers: u32,
+}
+
+/// What was met.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scene<'a> {
+    pub(super) peer: &'a Peer,
+    /// The first operation that failed of itself.
+    pub(super) outcome: Option<Outcome>,
+    pub(super) flushed: u32,
+    pub(super) event: Option<&'static str>,
+}
+
+impl Inquest {
+    /// The baseline of a connection that was made just now.
+    pub(super) fn open(home: Home, endpoint: &dyn Endpoint) -> Self {
+        Self { home, start: endpoint.evidence(), inquiry: None, answers: 0 }
+    }
+
+    /// The connection has come back: what follows counts from here.
+    pub(super) fn begin_anew(&mut self, endpoint: &dyn Endpoint) {
+        self.start = endpoint.evidence();
+        self.inquiry = None;
+    }
+
+    /// What this end knows of itself.
+    fn own(&self, endpoint: &dyn Endpoint, now: u64) -> End {
+        let own = endpoint.evidence().since(&self.start);
+        let (gap, age) = self.home.gap(now);
+        let state = own.qp.state.clone();
+        // What it was brought up with stays known after it was reset.
+        let counters = own.qp.counters.clone();
+        let qp = Qp { state, counters, ..self.start.qp.clone() };
+        End {
+            name: self.home.name().to_owned(),
+            gap_ns: Some(gap),
+            gap_age_ns: Some(age),
+            qp,
+            ..own
+        }
+    }
+
+    /// Asks the peer, once.
+    pub(super) fn ask(&mut self, endpoint: &dyn Endpoint, channel: &mut Channel, now: u64) {
+        if self.inquiry.is_none() {
+            self.inquiry = Some(Inquiry::begin(channel, &self.own(endpoint, now), now));
+        }
+    }
+
+    /// Takes in what the peer says of itself, and answers when it asks.
+    pub(super) fn hear(
+        &mut self,
+        message: &Message,
+        endpoint: &dyn Endpoint,
+        channel: &mut Channel,
+        now: u64,
+    ) {
+        if let Some(inquiry) = &mut self.inquiry {
+            inquiry.hear(message, now);
+            if let Some(end) = inquiry.told() {
+                self.home.hear(end);
+            }
+        } else if let Message::Ask(bytes) | Message::Evidence(bytes) | Message::Farewell(bytes) =
+            message
+            && let Ok(end) = pmd_verbs::connect::decode_evidence(bytes)
+        {
+            self.home.hear(&end);
+        }
+        if matches!(message, Message::Ask(_) | Message::Farewell(_)) && self.answers < ANSWERS_MAX {
+            self.answers += 1;
+            tell(channel, &self.own(endpoint, now));
+        }
+    }
+
+    /// Says goodbye to a peer that is still served.
+    pub(super) fn farewell(&self, endpoint: &dyn Endpoint, channel: &mut Channel, now: u64) {
+        farewell(channel, &self.own(endpoint, now));
+    }
+
+    /// Lets the connection go, whose peer may have last words for the report.
+    pub(super) fn part(self, endpoint: &dyn Endpoint, mut channel: Channel, now: u64) {
+        if self.home.wants_last_words() {
+            let inquiry = Inquiry::leave(&mut channel, &self.own(endpoint, now), now);
+            self.home.part(channel, inquiry);
+        } else {
+            // A peer that is gone already needs no goodbye.
+            drop(channel.send(&Message::Bye));
+        }
+    }
+
+    /// Whether the peer has told what it knows, or is waited for no longer.
+    pub(super) fn is_over(&self, now: u64) -> bool {
+        self.inquiry.as_ref().is_some_and(|inquiry| inquiry.is_over(now))
+    }
+
+    /// When the peer is waited for no longer.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        self.inquiry.as_ref().map(Inquiry::deadline)
+    }
+
+    /// What is known, of which `symptom` was met.
+    fn evidence(
+        &self,
+        symptom: Symptom,
+        endpoint: &dyn Endpoint,
+        peer: &Peer,
+        now: u64,
+    ) -> Evidence {
+        let remote = self.inquiry.as_ref().and_then(Inquiry::told);
+        Evidence {
+            symptom,
+            local: self.own(endpoint, now),
+            remote: remote.map(|end| End { name: peer.to_string(), ..end.clone() }),
+            told_after_ns: self.inquiry.as_ref().and_then(Inquiry::told_after),
+            path: if endpoint.path() == "local" { Path::Local } else { Path::Packet },
+            peer: self.inquiry.as_ref().map_or(why::Peer::Unknown, Inquiry::peer),
+            sizes: None,
+            knobs: Knobs::node(self.home.name()),
+        }
+    }
+
+    /// Why it broke.
+    pub(super) fn explain(&self, scene: &Scene<'_>, endpoint: &dyn Endpoint, now: u64) -> Failure {
+        let request = endpoint.first_failure();
+        let flushed = Request { status: 5, ..Request::default() };
+        let symptom = match (request, scene.outcome) {
+            (Some(request), _) => Symptom::Completion(request),
+            (None, Some(Outcome::Failed(status))) => {
+                Symptom::Completion(Request { status: status as u8, ..Request::default() })
+            }
+            (None, None) if scene.flushed > 0 && scene.event.is_none() => {
+                Symptom::Completion(flushed)
+            }
+            _ => Symptom::Event,
+        };
+        let evidence = self.evidence(symptom, endpoint, scene.peer, now);
+        let mut verdict = diagnose(&evidence);
+        if verdict.code == Code::Unknown && matches!(evidence.symptom, Symptom::Event) {
+            verdict.summary = format!("the connection to {} failed", scene.peer);
+            verdict.owner = Owner::Remote;
+        }
+        let mut failure = Failure { verdict, hearsay: false, evidence: Some(Box::new(evidence)) };
+        let nonsense = self.inquiry.as_ref().and_then(Inquiry::nonsense);
+        let words = endpoint.failure();
+        let words = [words.as_deref(), scene.event, nonsense];
+        let mut words: Vec<String> = words.into_iter().flatten().map(str::to_owned).collect();
+        if scene.flushed > 0 {
+            words.push(format!("{} operations were flushed", scene.flushed));
+        }
+        words.dedup();
+        for fact in words {
+            failure = failure.because(fact);
+        }
+        failure
+    }
+
+    /// Adds what is known of both ends to a failure that needs no rule: the peer is gone.
+    pub(super) fn witness(
+        &self,
+        failure: Failure,
+        endpoint: &dyn Endpoint,
+        peer: &Peer,
+        now: u64,
+    ) -> Failure {
+        let evidence = self.evidence(Symptom::Event, endpoint, peer, now);
+        let evidence = Evidence { peer: why::Peer::Dead, ..evidence };
+        Failure { evidence: Some(Box::new(evidence)), ..failure }
+    }
+}
