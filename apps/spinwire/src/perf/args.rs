@@ -7,7 +7,7 @@ use pmd_graph::app;
 use pmd_graph::config::units;
 use pmd_verbs::WireChoice;
 
-use super::test::{AtomicKind, Buffers, Test, Transport};
+use super::test::{AtomicKind, Buffers, Misconnect, Test, Transport};
 
 /// `perf`.
 #[derive(Args, Clone, Debug)]
@@ -157,6 +157,9 @@ pub(crate) struct PerfArgs {
     /// The server stops polling for so long, once, in the timed part
     #[arg(long, value_name = "T", value_parser = app::duration)]
     pub(super) pause_responder: Option<Duration>,
+    /// The server connects wrongly, on purpose
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(super) misconnect: Option<Misconnect>,
     /// The server posts no receives
     #[arg(long)]
     pub(super) no_post_recv: bool,

@@ -8,7 +8,7 @@ use pmd_verbs::roce::limits::GRH_BYTES;
 use pmd_verbs::{Access, Mr, Pd, RegisterError, RemoteAddr, Sge};
 
 use super::params::Params;
-use super::test::{Buffers, Op, Transport};
+use super::test::{Buffers, Misconnect, Op, Transport};
 
 /// Slots begin on cache lines.
 const LINE: u64 = 64;
@@ -161,23 +161,27 @@ fn shapes(params: &Params, server: bool) -> (Option<Shape>, Option<Shape>) {
     let acts = !server || params.both_send();
     let serves = server || params.both_send();
     let local = Access::LOCAL_WRITE;
+    let remote = |right| {
+        let wrong = server && params.misconnect == Some(Misconnect::AccessMr);
+        if wrong { local } else { local | right }
+    };
     let grh = params.transport == Transport::Ud;
     let (size, slots) = (params.largest(), params.slots());
     let source = Shape { slots, size, grh: false, rights: local };
     let source = match op {
         Op::Send | Op::Write => acts.then_some(source),
-        Op::Read => serves.then_some(Shape { rights: local | Access::REMOTE_READ, ..source }),
-        Op::Atomic => serves.then_some(Shape { rights: local | Access::REMOTE_ATOMIC, ..source }),
+        Op::Read => serves.then_some(Shape { rights: remote(Access::REMOTE_READ), ..source }),
+        Op::Atomic => serves.then_some(Shape { rights: remote(Access::REMOTE_ATOMIC), ..source }),
     };
     // A reader of every line must be done with a buffer before the next message lands in it.
     let spare = if params.buffers == Buffers::App && op == Op::Send { 2 } else { 1 };
     let sink = Shape { slots: slots * spare, size, grh, rights: local };
     let sink = match op {
         Op::Send if params.alternates => {
-            serves.then_some(Shape { rights: local | Access::REMOTE_WRITE, ..sink })
+            serves.then_some(Shape { rights: remote(Access::REMOTE_WRITE), ..sink })
         }
         Op::Send => serves.then_some(sink),
-        Op::Write => serves.then_some(Shape { rights: local | Access::REMOTE_WRITE, ..sink }),
+        Op::Write => serves.then_some(Shape { rights: remote(Access::REMOTE_WRITE), ..sink }),
         Op::Read | Op::Atomic => acts.then_some(sink),
     };
     // What tells of unreliable messages that arrived is a message itself.

@@ -24,14 +24,14 @@ use super::placement::{Cpus, place};
 use super::refusal::Refusal;
 use super::report::{self, Row, Setting};
 use super::second::{self, Second};
-use super::session::{Counters, Session};
+use super::session::{Halves, Session};
 use crate::device;
 
 /// What came out, good or bad.
 struct Outcome {
     rows: Vec<Row>,
     setting: Option<Setting>,
-    counters: Counters,
+    halves: Halves,
     verdict: Verdict,
     exit: Exit,
 }
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &PerfArgs) -> Exit {
 fn refused(args: &PerfArgs, params: Option<&Params>, refusal: &Refusal) -> Value {
     let verdict = &refusal.verdict;
     match params {
-        Some(params) => report::object(params, None, None, &Counters::default(), verdict),
+        Some(params) => report::object(params, None, None, &Halves::default(), verdict),
         None => serde_json::json!({ "ok": false, "op": args.test, "verdict": verdict }),
     }
 }
@@ -320,6 +320,7 @@ impl Lead<'_> {
             probe: [before, None],
             clock: seats.clock.source(),
             interrupted: false,
+            packets_by: (!self.faults.frames.is_empty()).then_some("--fault"),
         };
         let mut rows = Vec::new();
         let json = self.args.json;
@@ -338,11 +339,11 @@ impl Lead<'_> {
                     rows.push(row);
                 }
                 Err(refusal) => {
-                    let counters = session.abandon();
+                    let halves = session.abandon();
                     let outcome = Outcome {
                         rows,
                         setting: Some(setting),
-                        counters,
+                        halves,
                         verdict: refusal.verdict,
                         exit: refusal.exit,
                     };
@@ -354,13 +355,13 @@ impl Lead<'_> {
                 break;
             }
         }
-        let counters = match session.finish() {
-            Ok(counters) => counters,
+        let halves = match session.finish() {
+            Ok(halves) => halves,
             Err(refusal) => {
                 let outcome = Outcome {
                     rows,
                     setting: Some(setting),
-                    counters: Counters::default(),
+                    halves: Halves::default(),
                     verdict: refusal.verdict,
                     exit: refusal.exit,
                 };
@@ -370,7 +371,7 @@ impl Lead<'_> {
         setting.probe[1] = before.and_then(|_| self.probe(true));
         let verified: u64 = rows.iter().map(|row| row.verified).sum();
         let verdict = Verdict::ok(format!("{verified} bytes verified"));
-        let outcome = Outcome { rows, setting: Some(setting), counters, verdict, exit: Exit::Done };
+        let outcome = Outcome { rows, setting: Some(setting), halves, verdict, exit: Exit::Done };
         Ok((self.params, outcome))
     }
 }
@@ -425,6 +426,7 @@ fn serve_stranger(
     let mut params = welcome(&mut dialogue, args)?.params;
     params.no_post_recv |= args.no_post_recv;
     params.pause = params.pause.or(args.pause_responder);
+    params.misconnect = params.misconnect.or(args.misconnect);
     params.flips.extend(&faults.flips);
     if params.lcores as usize != cpus.ours.len() {
         let reason = format!(
@@ -523,22 +525,23 @@ fn follow(
         probe: [None, None],
         clock: seats.clock.source(),
         interrupted: false,
+        packets_by: None,
     };
     match session.follow() {
         Ok(()) => {
             let rows = Row::served(&session.served);
             let verified: u64 = rows.iter().map(|row| row.verified).sum();
-            let counters = session.counters.clone();
+            let halves = session.halves.clone();
             session.leave();
             let verdict = Verdict::ok(format!("{verified} bytes verified here"));
-            Ok(Outcome { rows, setting: Some(setting), counters, verdict, exit: Exit::Done })
+            Ok(Outcome { rows, setting: Some(setting), halves, verdict, exit: Exit::Done })
         }
         Err(refusal) => {
-            let counters = session.abandon();
+            let halves = session.abandon();
             Ok(Outcome {
                 rows: Vec::new(),
                 setting: Some(setting),
-                counters,
+                halves,
                 verdict: refusal.verdict,
                 exit: refusal.exit,
             })
@@ -548,8 +551,8 @@ fn follow(
 
 /// What came out, as JSON.
 fn result(params: &Params, outcome: &Outcome) -> Value {
-    let Outcome { rows, setting, counters, verdict, .. } = outcome;
-    let object = |row| report::object(params, setting.as_ref(), row, counters, verdict);
+    let Outcome { rows, setting, halves, verdict, .. } = outcome;
+    let object = |row| report::object(params, setting.as_ref(), row, halves, verdict);
     if params.all {
         let results: Vec<_> = rows.iter().map(|row| object(Some(row))).collect();
         serde_json::json!({ "ok": verdict.is_ok(), "results": results, "verdict": verdict })

@@ -1,12 +1,15 @@
 //! What a loop of one lcore works with: its objects, its clock, and the control thread's signals.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use pmd_lcore::Clock;
+use pmd_lcore::limits::GAP_NS_MIN;
+use pmd_lcore::{Clock, Gap};
+use pmd_observe::why::End;
 use pmd_verbs::roce::ids::Instant;
 use pmd_verbs::{Completion, Device, WcStatus};
 
@@ -92,6 +95,8 @@ pub(super) struct Desk<'a, T: Flavour> {
     pub(super) shared: Arc<Shared>,
     /// Other lcores want this CPU too.
     pub(super) cpu_shared: bool,
+    /// The longest time that it did not poll, of late.
+    pub(super) gap: Cell<Gap>,
 }
 
 /// An lcore that found nothing to do.
@@ -105,6 +110,25 @@ impl<T: Flavour> Desk<'_, T> {
     #[inline]
     pub(super) fn turn(&self, now: Instant) -> usize {
         self.ends.cx.progress(now)
+    }
+
+    /// It did not poll for so long, up to `now`.
+    pub(super) fn stood(&self, now: Instant, ns: u64) {
+        if ns >= GAP_NS_MIN {
+            let mut gap = self.gap.get();
+            gap.note(Gap { ended: now.0, ns });
+            self.gap.set(gap);
+        }
+    }
+
+    /// What it knows of itself and of one of its queue pairs.
+    pub(super) fn end(&self, wanted: Option<u32>) -> End {
+        let gap = self.gap.get();
+        End {
+            gap_ns: Some(gap.ns),
+            gap_age_ns: Some(self.ticker.now().0.saturating_sub(gap.ended)),
+            ..self.ends.evidence(wanted)
+        }
     }
 
     /// This end's side of patterns.

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pmd_graph::app::Exit;
-use pmd_observe::{Code, Owner, Snapshot, Verdict};
-use pmd_verbs::connect::{Channel, Hello, Message};
+use pmd_observe::why::End;
+use pmd_observe::{Code, Owner, Verdict};
+use pmd_verbs::connect::{Channel, Hello, Inquiry, Message, decode_evidence, tell};
 use serde::{Deserialize, Serialize};
 
 use super::lcore::Step;
@@ -16,7 +17,7 @@ use super::refusal::Refusal;
 use super::tally::Tally;
 
 /// Of the words below; another one is refused.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Hellos in one message: it stays well below what a channel takes.
 const HELLOS: usize = 256;
 /// First byte of a message of words, and of one of hellos.
@@ -34,8 +35,11 @@ pub(super) enum Word {
     Accept { pid: u32, cpus: Vec<usize> },
     /// Objects of one lcore are made or connected; this many hellos follow.
     Objects { lcore: u32, hellos: u32 },
-    /// Counters of all lcores.
-    Counters(Snapshot),
+    /// What is known of all lcores.
+    Told(Box<End>),
+    /// Something broke at the other end, which knows this and asks for the same.
+    #[serde(skip)]
+    Asked(Box<End>),
     /// A step begins.
     Begin(Step),
     /// Ready for it.
@@ -48,7 +52,7 @@ pub(super) enum Word {
     Stop,
     /// The step is over.
     Over(Box<Tally>),
-    /// Counters, please.
+    /// What is known, please.
     Report,
     /// It broke, and the command ends with this code.
     Failed { exit: u8, verdict: Verdict },
@@ -93,13 +97,49 @@ pub(super) struct Dialogue {
     said: Instant,
     /// Words that came while nobody waited for any.
     kept: VecDeque<Word>,
+    /// The question why it broke.
+    inquiry: Option<Inquiry>,
+    began: Instant,
 }
 
 impl Dialogue {
     pub(super) fn new(channel: Channel) -> Self {
         let now = Instant::now();
         let peer = format!("the peer at {}", channel.peer());
-        Self { channel, peer, heard: now, said: now, kept: VecDeque::new() }
+        Self {
+            channel,
+            peer,
+            heard: now,
+            said: now,
+            kept: VecDeque::new(),
+            inquiry: None,
+            began: now,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Asks why it broke, with what this end knows.
+    pub(super) fn ask(&mut self, own: &End) {
+        let now = self.now();
+        self.inquiry = Some(Inquiry::begin(&mut self.channel, own, now));
+    }
+
+    /// The question, while its answer may still come.
+    pub(super) fn waits(&self) -> bool {
+        self.inquiry.as_ref().is_some_and(|inquiry| !inquiry.is_over(self.now()))
+    }
+
+    /// What came of the question.
+    pub(super) fn inquiry(&self) -> Option<&Inquiry> {
+        self.inquiry.as_ref()
+    }
+
+    /// Answers such a question.
+    pub(super) fn tell(&mut self, own: &End) {
+        tell(&mut self.channel, own);
     }
 
     /// Says that it broke.
@@ -175,11 +215,16 @@ impl Dialogue {
             }
             Message::Lost(how) => Err(self.dead(&how)),
             Message::Bye | Message::Farewell(_) => Err(self.dead("it has left")),
-            Message::Ready
-            | Message::Ask(_)
-            | Message::Evidence(_)
-            | Message::Lives
-            | Message::Recovery(..) => Ok(None),
+            message @ (Message::Ask(_) | Message::Evidence(_) | Message::Lives) => {
+                let now = self.now();
+                if let Some(inquiry) = &mut self.inquiry {
+                    inquiry.hear(&message, now);
+                }
+                let Message::Ask(bytes) = message else { return Ok(None) };
+                // What makes no sense is named where a verdict is made; the question is one.
+                Ok(Some(Word::Asked(Box::new(decode_evidence(&bytes).unwrap_or_default()))))
+            }
+            Message::Ready | Message::Recovery(..) => Ok(None),
         }
     }
 

@@ -3,9 +3,11 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
+use pmd_observe::Snapshot;
+use pmd_observe::why::{End, Receives};
 use pmd_verbs::connect::{Hello, PathWish, Role};
 use pmd_verbs::roce::engine::QpView;
-use pmd_verbs::roce::ids::{PathMtu, Qpn, Rkey, Srqn, WrId, XrcdId};
+use pmd_verbs::roce::ids::{PathMtu, Psn, Qpn, Rkey, Srqn, WrId, XrcdId};
 use pmd_verbs::roce::limits::{MAX_INLINE, MAX_SRQ_WR};
 use pmd_verbs::roce::qp::attr::{AddressVector, QpAttr, QpCap};
 use pmd_verbs::roce::qp::state::{QpState, Transport as Kind, masks};
@@ -18,7 +20,7 @@ use super::buffers::{Memory, MemoryError};
 use super::failure::Failure;
 use super::params::Params;
 use super::service::Flavour;
-use super::test::Op;
+use super::test::{Misconnect, Op};
 
 /// The XRC domain of a measurement.
 const DOMAIN: XrcdId = XrcdId(1);
@@ -89,6 +91,7 @@ pub(super) struct Ends<T: Flavour> {
     pub(super) peers: Vec<Remote<T>>,
     pub(super) path: &'static str,
     pub(super) mtu: PathMtu,
+    server: bool,
     pd: Pd,
 }
 
@@ -174,6 +177,7 @@ impl<T: Flavour> Ends<T> {
             peers: Vec::new(),
             path: "none",
             mtu: cx.device().mtu(),
+            server,
             cx,
             pd,
         };
@@ -224,13 +228,14 @@ impl<T: Flavour> Ends<T> {
 
     fn initialise(&self, params: &Params) -> Result<(), Failure> {
         let access = match params.test.op() {
+            _ if self.server && params.misconnect == Some(Misconnect::AccessQp) => Access::empty(),
             Op::Send if params.alternates => Access::REMOTE_WRITE,
             Op::Send => Access::empty(),
             Op::Write => Access::REMOTE_WRITE,
             Op::Read => Access::REMOTE_READ,
             Op::Atomic => Access::REMOTE_ATOMIC,
         };
-        let attr = QpAttr { access, qkey: QKEY, ..QpAttr::new(QpState::Init) };
+        let attr = QpAttr { access, qkey: self.qkey(params), ..QpAttr::new(QpState::Init) };
         self.qps.iter().try_for_each(|qp| step(qp, &attr))?;
         self.targets.iter().try_for_each(|qp| step(qp, &attr))
     }
@@ -283,9 +288,13 @@ impl<T: Flavour> Ends<T> {
             })?;
             self.mtu = ours.mtu.min(peer.mtu);
             let attr = self.attr(params, index, peer, av);
+            let stays = self.server && params.misconnect == Some(Misconnect::Init);
             let to = if self.targets.is_empty() { peer.qpn } else { extra.target };
-            up(&self.qps[index], &QpAttr { dest_qpn: to, ..attr })?;
-            if let Some(target) = self.targets.get(index) {
+            // In INIT, where nobody reaches it.
+            if !stays {
+                up(&self.qps[index], &QpAttr { dest_qpn: to, ..attr })?;
+            }
+            if let Some(target) = self.targets.get(index).filter(|_| !stays) {
                 up(target, &QpAttr { dest_qpn: peer.qpn, ..attr })?;
             }
             let target = T::target(&self.pd, &av, peer, extra.srqn).map_err(Failure::Device)?;
@@ -306,21 +315,33 @@ impl<T: Flavour> Ends<T> {
     }
 
     fn attr(&self, params: &Params, index: usize, peer: &Hello, av: AddressVector) -> QpAttr {
+        let wrong = params.misconnect.filter(|_| self.server);
+        let path_mtu = match (wrong, self.mtu) {
+            (Some(Misconnect::Mtu), PathMtu::B256) => PathMtu::B512,
+            (Some(Misconnect::Mtu), _) => PathMtu::B256,
+            (_, mtu) => mtu,
+        };
+        let ahead = if wrong == Some(Misconnect::Psn) { 1 << 20 } else { 0 };
         QpAttr {
             av,
-            path_mtu: self.mtu,
-            qkey: QKEY,
+            path_mtu,
+            qkey: self.qkey(params),
             timeout: params.timeout,
             retry_cnt: params.retry_cnt,
             rnr_retry: params.rnr_retry,
             min_rnr_timer: params.min_rnr_timer,
             // Both directions of an XRC connection start from the PSN of their end.
             sq_psn: self.hellos[index].psn,
-            rq_psn: peer.psn,
+            rq_psn: Psn::new(peer.psn.value() + ahead),
             max_rd_atomic: params.outs.min(peer.responder_resources),
             max_dest_rd_atomic: params.outs,
             ..QpAttr::new(QpState::Rtr)
         }
+    }
+
+    fn qkey(&self, params: &Params) -> u32 {
+        let wrong = self.server && params.misconnect == Some(Misconnect::Qkey);
+        QKEY + u32::from(wrong)
     }
 
     /// State and memory of the first queue pair.
@@ -329,10 +350,28 @@ impl<T: Flavour> Ends<T> {
     }
 
     /// Every counter of the lcore.
-    pub(super) fn counters(&self) -> pmd_observe::Snapshot {
-        let mut counters = pmd_observe::Snapshot::default();
-        self.cx.counters(|name, value| counters.extend([(name, value)]));
-        counters
+    pub(super) fn counters(&self) -> Snapshot {
+        self.cx.snapshot()
+    }
+
+    /// What this lcore knows of one of its queue pairs; of the first, for all of them, where it has no such.
+    pub(super) fn evidence(&self, wanted: Option<u32>) -> End {
+        let mut own = self.qps.iter().map(Qp::number).chain(self.targets.iter().map(Qp::number));
+        let known = own.find(|qpn| Some(qpn.value()) == wanted);
+        let first = self.qps.first().map(Qp::number);
+        let Some(qpn) = known.or(first) else {
+            return End { after: self.counters(), ..End::default() };
+        };
+        let mut end = self.cx.evidence(qpn);
+        if known.is_none() && self.qps.len() > 1 {
+            // Nobody knows which of them it is about.
+            end.qp.counters = Snapshot::default();
+        }
+        if let Some(pool) = self.srq.as_ref().and_then(Srq::query) {
+            let (posted, waiting) = (Some(pool.posted.into()), Some(pool.len.into()));
+            end.receives = Receives { posted, waiting, bytes: None, shared: true };
+        }
+        end
     }
 }
 

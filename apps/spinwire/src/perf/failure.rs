@@ -1,6 +1,7 @@
 //! How a measurement broke, as the lcore that saw it tells it.
 
 use pmd_verbs::roce::engine::PostSendError;
+use pmd_verbs::roce::ids::Qpn;
 use pmd_verbs::{Completion, PostListError, PostRecvListError, WcOpcode, WcStatus};
 
 /// How a measurement broke.
@@ -13,6 +14,8 @@ pub(super) enum Failure {
         status: WcStatus,
         /// What.
         opcode: WcOpcode,
+        /// Of which queue pair.
+        qpn: Qpn,
     },
     /// Nothing completes any more.
     #[error("nothing has completed for {seconds} s")]
@@ -67,7 +70,8 @@ impl Failure {
     /// What a completion with an error says.
     #[cold]
     pub(super) fn of(completion: &Completion) -> Self {
-        Self::Completion { status: completion.status, opcode: completion.opcode }
+        let Completion { status, opcode, qpn, .. } = *completion;
+        Self::Completion { status, opcode, qpn }
     }
 
     /// What the device refused.

@@ -358,7 +358,7 @@ pub(super) fn send_server<T: Flavour>(
             sender.say(imm)?;
         }
         for _ in 0..due {
-            pause.take();
+            pause.take(desk);
             sender.send(watch.now, imm)?;
         }
         if due > 0 {
@@ -531,7 +531,7 @@ pub(super) fn write_server<T: Flavour>(desk: &Desk<'_, T>, size: u32) -> Result<
     let mut pause = Pause::new(desk);
     loop {
         if mirror.look(mark(number), watch.now) {
-            pause.take();
+            pause.take(desk);
             mirror.post(mark(number), watch.now)?;
             number += 1;
             watch.since = watch.now;
@@ -602,9 +602,10 @@ impl Pause {
     }
 
     /// Stops this lcore for its time, the first time.
-    pub(super) fn take(&mut self) {
+    pub(super) fn take<T: Flavour>(&mut self, desk: &Desk<'_, T>) {
         if let Some(time) = self.0.take() {
             std::thread::sleep(time);
+            desk.stood(desk.ticker.now(), u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         }
     }
 }

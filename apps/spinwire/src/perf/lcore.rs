@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 
 use pmd_lcore::{Clock, pin};
-use pmd_observe::Snapshot;
+use pmd_observe::why::End;
 use pmd_verbs::Device;
 use pmd_verbs::connect::Hello;
 use serde::{Deserialize, Serialize};
@@ -51,8 +51,8 @@ pub(super) enum Command {
     Connect(Vec<Hello>),
     /// Take part in a step.
     Step(Step),
-    /// Tell the counters.
-    Report,
+    /// Tell what is known of a queue pair, or of all.
+    Report(Option<u32>),
 }
 
 /// What an lcore answers.
@@ -68,8 +68,8 @@ pub(super) enum Reply {
     Done,
     /// The step is over.
     Over(Box<Tally>),
-    /// Counters.
-    Counters(Snapshot),
+    /// What it knows.
+    Told(Box<End>),
     /// It broke.
     Failed(Failure),
 }
@@ -81,7 +81,7 @@ pub(super) struct Facts {
     pub(super) path: &'static str,
     pub(super) mtu: u32,
     pub(super) qp_bytes: u64,
-    pub(super) counters: Snapshot,
+    pub(super) end: End,
 }
 
 /// Where an lcore sits.
@@ -149,7 +149,7 @@ fn live<T: Flavour>(seat: Seat, params: &Params, line: &Line) -> Result<(), Fail
     let peers = loop {
         match line.commands.recv_timeout(NAP) {
             Ok(Command::Connect(peers)) => break peers,
-            Ok(Command::Step(_) | Command::Report) => {
+            Ok(Command::Step(_) | Command::Report(_)) => {
                 return Err(Failure::device("a step before the connection"));
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -164,7 +164,7 @@ fn live<T: Flavour>(seat: Seat, params: &Params, line: &Line) -> Result<(), Fail
         path: ends.path,
         mtu: ends.mtu.bytes_u32(),
         qp_bytes: ends.view().map_or(0, |view| view.memory_bytes as u64),
-        counters: ends.counters(),
+        end: ends.evidence(None),
     })));
     let desk = Desk {
         ends: &ends,
@@ -174,6 +174,7 @@ fn live<T: Flavour>(seat: Seat, params: &Params, line: &Line) -> Result<(), Fail
         ticker,
         shared: seat.shared,
         cpu_shared: seat.cpu_shared,
+        gap: std::cell::Cell::default(),
     };
     let mut inbox = Inbox::new(&desk);
     loop {
@@ -186,7 +187,7 @@ fn live<T: Flavour>(seat: Seat, params: &Params, line: &Line) -> Result<(), Fail
                 // The counters may still be asked for.
                 Err(failure) => line.say(Reply::Failed(failure)),
             },
-            Ok(Command::Report) => line.say(Reply::Counters(ends.counters())),
+            Ok(Command::Report(wanted)) => line.say(Reply::Told(Box::new(desk.end(wanted)))),
             Ok(Command::Connect(_)) => {}
             Err(RecvTimeoutError::Timeout) => {
                 desk.turn(ticker.now());
@@ -266,7 +267,7 @@ fn flood<T: Flavour>(
     line.say(Reply::Done);
     let mut pause = Pause::new(desk);
     let gap = until(desk, Signal::Stop, |_| {
-        pause.take();
+        pause.take(desk);
         inbox.serve(desk, reads)
     })?;
     settle(desk, || inbox.serve(desk, reads))?;
@@ -306,7 +307,7 @@ fn one_by_one<T: Flavour>(
     line.say(Reply::Done);
     let mut pause = Pause::new(desk);
     tally.gap = until(desk, Signal::Stop, |_| {
-        pause.take();
+        pause.take(desk);
         Ok(0)
     })?;
     Ok(tally)
@@ -322,7 +323,9 @@ fn until<T: Flavour>(
     let (mut gap, mut last) = (0, desk.ticker.now());
     while !desk.is(signal) {
         let now = desk.ticker.now();
-        gap = gap.max(now.0.saturating_sub(last.0));
+        let stood = now.0.saturating_sub(last.0);
+        desk.stood(now, stood);
+        gap = gap.max(stood);
         last = now;
         let mut work = desk.turn(now);
         work += each(now.0)?;

@@ -55,6 +55,10 @@ pub(super) const SILENCE: Duration = Duration::from_secs(10);
 pub(super) const HEARTBEAT: Duration = Duration::from_millis(500);
 /// How long a failed end waits for its peer's words, which may explain more.
 pub(super) const EVIDENCE: Duration = Duration::from_millis(300);
+/// How long lcores may take to tell what they know of a measurement that broke: less than a peer waits for it.
+pub(super) const REPORT: Duration = Duration::from_millis(500);
+/// How long an end that was asked waits for the verdict of the one that asked.
+pub(super) const VERDICT: Duration = Duration::from_secs(3);
 /// How long a reliable connection may stand still, beyond its own retry budget.
 pub(super) const STALL: Duration = Duration::from_secs(3);
 /// How long an unreliable message may be on its way before it counts as lost.

@@ -12,7 +12,7 @@ use super::limits::{
     POST_LIST, POST_LIST_MAX, REPOST, ROTATING, ROUNDS, ROUNDS_EACH, SIZE_MAX, TX_BYTES_TOTAL,
     TX_DEPTH, TX_DEPTH_TOTAL, VERIFY_BYTES,
 };
-use super::test::{AtomicKind, Buffers, Op, Test, Transport};
+use super::test::{AtomicKind, Buffers, Misconnect, Op, Test, Transport};
 
 /// A measurement, checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +44,7 @@ pub(super) struct Params {
     pub(super) min_rnr_timer: u8,
     pub(super) pause: Option<Duration>,
     pub(super) no_post_recv: bool,
+    pub(super) misconnect: Option<Misconnect>,
     pub(super) flips: Vec<Flip>,
 }
 
@@ -165,6 +166,7 @@ impl Params {
             min_rnr_timer: retry(args.min_rnr_timer, "SPINWIRE_QP_MIN_RNR_TIMER", 31, 12),
             pause: args.pause_responder,
             no_post_recv: args.no_post_recv,
+            misconnect: args.misconnect,
             flips,
         };
         params.datagram_fits(args.mtu)?;

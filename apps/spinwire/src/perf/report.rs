@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::lcore::Step;
 use super::params::Params;
-use super::session::{Counters, Sample};
+use super::session::{Halves, Sample};
 use super::tally::Tally;
 
 /// What is known of the run beside its figures.
@@ -23,6 +23,8 @@ pub(super) struct Setting {
     pub(super) clock: &'static str,
     /// Whether somebody wanted an end before it was reached.
     pub(super) interrupted: bool,
+    /// What kept everything in packets though shared memory may have been there.
+    pub(super) packets_by: Option<&'static str>,
 }
 
 /// The figures of one size.
@@ -242,12 +244,12 @@ pub(super) fn object(
     params: &Params,
     setting: Option<&Setting>,
     row: Option<&Row>,
-    counters: &Counters,
+    halves: &Halves,
     verdict: &Verdict,
 ) -> Value {
     let mut object = Map::new();
     let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
-    let pair = |[before, after]: &[Snapshot; 2]| json!({ "before": before, "after": after });
+    let pair = |[before, after]: &[Snapshot; 2]| json!({ "before": before, "after": after, "delta": after.since(before).nonzero() });
     let path = setting.map_or("none", |setting| setting.path);
     let latency = row.map(|row| row.latency).unwrap_or_default();
     put("ok", json!(verdict.is_ok()));
@@ -289,7 +291,11 @@ pub(super) fn object(
         put("clock", json!(setting.clock));
         put("interrupted", json!(setting.interrupted));
     }
-    put("counters", json!({ "local": pair(&counters.local), "remote": pair(&counters.remote) }));
+    put("counters", json!({ "local": pair(&halves.local), "remote": pair(&halves.remote) }));
+    let [local, remote] = &halves.faults;
+    put("faults", json!({ "local": local, "remote": remote }));
+    put("packets_by", json!(setting.and_then(|setting| setting.packets_by)));
+    put("evidence", json!(halves.evidence));
     put("verdict", json!(verdict));
     Value::Object(object)
 }

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pmd_graph::app::Exit;
+use pmd_observe::why::{self, End, Evidence, FaultHits};
 use pmd_observe::{Code, Snapshot};
-use pmd_verbs::connect::Hello;
+use pmd_verbs::connect::{Hello, Inquiry};
 
 use super::crew::{Crew, Seats};
 use super::desk::Signal;
@@ -17,7 +18,7 @@ use super::dialogue::{Dialogue, Word};
 use super::failure::Failure;
 use super::keep::Keep;
 use super::lcore::{Command, Facts, Reply, Step};
-use super::limits::{CONNECT, EVIDENCE, INTERRUPTED, LOOK};
+use super::limits::{CONNECT, EVIDENCE, INTERRUPTED, LOOK, REPORT, VERDICT};
 use super::params::{Length, Params};
 use super::refusal::Refusal;
 use super::tally::Tally;
@@ -37,11 +38,22 @@ pub(super) struct Sample {
     pub(super) verified: u64,
 }
 
-/// Counters of both ends before and after.
+/// What is known of both ends: their counters before and after, how often their faults acted, and what a verdict was made of.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct Halves {
     pub(super) local: [Snapshot; 2],
     pub(super) remote: [Snapshot; 2],
+    pub(super) faults: [Vec<FaultHits>; 2],
+    pub(super) evidence: Option<Box<Evidence>>,
+}
+
+impl Halves {
+    /// Takes in what an end knows now.
+    fn hear(&mut self, remote: bool, end: &End) {
+        let half = if remote { &mut self.remote } else { &mut self.local };
+        half[1].clone_from(&end.after);
+        self.faults[usize::from(remote)].clone_from(&end.faults);
+    }
 }
 
 /// A connected pair of ends.
@@ -52,7 +64,9 @@ pub(super) struct Session<'k> {
     params: Params,
     server: bool,
     pub(super) facts: Facts,
-    pub(super) counters: Counters,
+    pub(super) halves: Halves,
+    /// This end when it was connected.
+    start: End,
     interrupt: Arc<AtomicBool>,
     keep: &'k mut Keep,
     state: State,
@@ -73,9 +87,8 @@ struct State {
     stop: bool,
     peer: Option<Tally>,
     begin: Option<Step>,
-    reports: usize,
-    own: Snapshot,
-    peer_counters: Option<Snapshot>,
+    own: Vec<End>,
+    told: Option<End>,
     report_asked: bool,
 }
 
@@ -98,10 +111,12 @@ impl<'k> Session<'k> {
                 dialogue,
                 params: params.clone(),
                 server: seats.server,
-                counters: Counters {
-                    local: [facts.counters.clone(), facts.counters.clone()],
-                    remote: [remote.clone(), remote],
+                halves: Halves {
+                    local: [facts.end.after.clone(), facts.end.after.clone()],
+                    remote: [remote.after.clone(), remote.after],
+                    ..Halves::default()
                 },
+                start: facts.end.clone(),
                 facts,
                 interrupt,
                 keep,
@@ -119,7 +134,7 @@ impl<'k> Session<'k> {
         dialogue: &mut Dialogue,
         seats: &Seats,
         params: &Params,
-    ) -> Result<(Crew, Facts, Snapshot), Refusal> {
+    ) -> Result<(Crew, Facts, End), Refusal> {
         let crew = Crew::start(seats, params).map_err(refusal)?;
         match Self::introduce(dialogue, seats, &crew) {
             Ok((facts, remote)) => Ok((crew, facts, remote)),
@@ -134,7 +149,7 @@ impl<'k> Session<'k> {
         dialogue: &mut Dialogue,
         seats: &Seats,
         crew: &Crew,
-    ) -> Result<(Facts, Snapshot), Refusal> {
+    ) -> Result<(Facts, End), Refusal> {
         let made = gather(crew, dialogue, |reply| match reply {
             Reply::Made(hellos) => Some(hellos),
             _ => None,
@@ -146,21 +161,21 @@ impl<'k> Session<'k> {
             let facts = connected(crew, dialogue)?;
             say_hellos(dialogue, facts.iter().map(|facts| facts.hellos.clone()));
             let facts = merged(facts);
-            dialogue.say(&Word::Counters(facts.counters.clone()));
-            let Word::Counters(remote) = dialogue.wait(CONNECT)? else {
+            dialogue.say(&Word::Told(Box::new(facts.end.clone())));
+            let Word::Told(remote) = dialogue.wait(CONNECT)? else {
                 return Err(confused(dialogue));
             };
-            (facts, remote)
+            (facts, remote.tamed())
         } else {
             say_hellos(dialogue, made.into_iter());
             let answered = hear_hellos(dialogue, crew.len())?;
-            let Word::Counters(remote) = dialogue.wait(CONNECT)? else {
+            let Word::Told(remote) = dialogue.wait(CONNECT)? else {
                 return Err(confused(dialogue));
             };
             crew.connect(answered);
             let facts = merged(connected(crew, dialogue)?);
-            dialogue.say(&Word::Counters(facts.counters.clone()));
-            (facts, remote)
+            dialogue.say(&Word::Told(Box::new(facts.end.clone())));
+            (facts, remote.tamed())
         };
         Ok((facts, remote))
     }
@@ -227,8 +242,8 @@ impl<'k> Session<'k> {
             self.crew.signal(Signal::Wait);
             self.pump(BUSY_LOOK, &mut |_| {}, |state| state.begin.is_some() || state.report_asked)?;
             if self.state.report_asked {
-                self.report();
-                self.dialogue.say(&Word::Counters(self.counters.local[1].clone()));
+                let own = self.report(None, CONNECT).unwrap_or_default();
+                self.dialogue.say(&Word::Told(Box::new(own)));
                 return Ok(());
             }
             let Some(step) = self.state.begin.take() else { continue };
@@ -271,6 +286,7 @@ impl<'k> Session<'k> {
                 Err(failure) => return Err(self.broken(&failure)),
             }
             match self.dialogue.hear() {
+                Ok(Some(Word::Asked(end))) => return Err(self.asked(&end)),
                 Ok(Some(word)) => self.state.word(word),
                 Ok(None) => {}
                 Err(refusal) => return Err(self.told(refusal)),
@@ -297,15 +313,16 @@ impl<'k> Session<'k> {
     ///
     /// # Errors
     /// As any step.
-    pub(super) fn finish(mut self) -> Result<Counters, Refusal> {
+    pub(super) fn finish(mut self) -> Result<Halves, Refusal> {
         self.state = State::default();
-        self.report();
+        self.report(None, CONNECT);
         self.dialogue.say(&Word::Report);
-        self.pump(BUSY_LOOK, &mut |_| {}, |state| state.peer_counters.is_some())?;
-        self.counters.remote[1] = self.state.peer_counters.take().unwrap_or_default();
+        self.pump(BUSY_LOOK, &mut |_| {}, |state| state.told.is_some())?;
+        let remote = self.state.told.take().unwrap_or_default();
+        self.halves.hear(true, &remote);
         self.dialogue.leave();
         self.crew.end();
-        Ok(self.counters)
+        Ok(self.halves)
     }
 
     /// After [`Session::follow`]: waits until the client has left, and ends.
@@ -319,90 +336,110 @@ impl<'k> Session<'k> {
         self.crew.end();
     }
 
-    /// Has every lcore of this end tell its counters.
-    fn report(&mut self) {
-        self.state.own = Snapshot::default();
-        self.state.reports = 0;
-        self.crew.ask(|| Command::Report);
+    /// Has every lcore of this end tell what it knows, of the queue pair `wanted` if it has it: all of them together. None
+    /// where one does not within `limit`.
+    fn report(&mut self, wanted: Option<u32>, limit: Duration) -> Option<End> {
+        self.state.own = Vec::new();
+        self.crew.ask(|| Command::Report(wanted));
         let lcores = self.crew.len();
-        let deadline = Instant::now() + CONNECT;
-        while self.state.reports < lcores {
-            match self.crew.hear(LOOK) {
+        let deadline = Instant::now() + limit;
+        while self.state.own.len() < lcores {
+            match self.crew.hear(BUSY_LOOK) {
                 Ok(Some((_, reply))) => self.state.reply(reply),
                 Ok(None) if Instant::now() < deadline => {}
-                // One that broke has nothing to tell any more.
-                Ok(None) | Err(_) => self.state.reports += 1,
+                // Another lcore broke too, and still answers.
+                Err(_) if Instant::now() < deadline => std::thread::sleep(BUSY_LOOK),
+                Ok(None) | Err(_) => return None,
             }
         }
-        self.counters.local[1] = std::mem::take(&mut self.state.own);
+        let name = if self.server { "the server" } else { "the client" };
+        let own = together(std::mem::take(&mut self.state.own), wanted).since(&self.start);
+        self.halves.hear(false, &own);
+        Some(End { name: name.to_owned(), ..own })
     }
 
-    /// Something broke at this end: listens whether the peer knows more, tells it, and says why.
+    /// Something broke at this end: asks the peer for what it knows, says why it broke, and tells the peer.
     fn broken(&mut self, failure: &Failure) -> Refusal {
         self.crew.signal(Signal::Abort);
-        let deadline = Instant::now() + EVIDENCE;
-        while Instant::now() < deadline {
+        let wanted = match failure {
+            Failure::Completion { qpn, .. } => Some(qpn.value()),
+            _ => None,
+        };
+        let own = self.report(wanted, REPORT).unwrap_or_default();
+        self.dialogue.ask(&own);
+        let is_vague = verdict::is_vague(failure);
+        let heard_until = Instant::now() + EVIDENCE;
+        let mut both_broke = false;
+        while self.dialogue.waits() || (both_broke && is_vague && Instant::now() < heard_until) {
             match self.dialogue.hear() {
-                Ok(_) => std::thread::sleep(BUSY_LOOK),
-                Err(words) if words.verdict.code == Code::PeerDead => return words,
-                Err(words) if verdict::is_vague(failure) => return self.told(words),
-                Err(_) => break,
+                Ok(Some(Word::Asked(_))) => {
+                    // It broke there, too: its own words may say more.
+                    both_broke = true;
+                    self.dialogue.tell(&own);
+                }
+                Err(words) if words.verdict.code == Code::PeerDead || is_vague => return words,
+                Ok(_) | Err(_) => std::thread::sleep(BUSY_LOOK),
             }
         }
-        self.report();
-        let first = self.explain(failure);
-        self.dialogue.broke(&first);
-        self.exchange();
-        self.explain(failure)
+        let refusal = self.explain(failure, own);
+        self.dialogue.broke(&refusal);
+        refusal
     }
 
-    /// What a failure of this end means, by the counters that are known now.
-    fn explain(&self, failure: &Failure) -> Refusal {
+    /// What a failure of this end means, by what is known now of both.
+    fn explain(&mut self, failure: &Failure, local: End) -> Refusal {
         let refusal = refusal(failure.clone());
-        match refusal.exit {
-            Exit::Failed => Refusal::failed(verdict::explain(
-                failure,
-                &self.params,
-                &self.counters,
-                self.facts.path,
-            )),
-            _ => refusal,
+        if refusal.exit != Exit::Failed {
+            return refusal;
         }
+        let inquiry = self.dialogue.inquiry();
+        let scene = verdict::Scene {
+            local,
+            remote: inquiry.and_then(Inquiry::told).cloned(),
+            peer: inquiry.map_or(why::Peer::Unknown, Inquiry::peer),
+            told_after_ns: inquiry.and_then(Inquiry::told_after),
+            nonsense: inquiry.and_then(Inquiry::nonsense).map(str::to_owned),
+        };
+        if let Some(remote) = &scene.remote {
+            self.halves.hear(true, remote);
+        }
+        let (verdict, evidence) = verdict::explain(failure, &self.params, scene, self.facts.path);
+        self.halves.evidence = evidence.map(Box::new);
+        Refusal::failed(verdict)
     }
 
     /// The peer is gone, or has said what broke.
     fn told(&mut self, refusal: Refusal) -> Refusal {
         self.crew.signal(Signal::Abort);
-        self.report();
-        if refusal.verdict.code != Code::PeerDead {
-            self.exchange();
-        }
+        self.report(None, REPORT);
         refusal
     }
 
-    /// Counters of a connection that broke go both ways, for the sake of the verdict.
-    fn exchange(&mut self) {
-        self.dialogue.say(&Word::Counters(self.counters.local[1].clone()));
-        let deadline = Instant::now() + EVIDENCE * 2;
+    /// Something broke at the peer, which asks for what this end knows: answers, and waits for its verdict.
+    fn asked(&mut self, theirs: &End) -> Refusal {
+        self.crew.signal(Signal::Abort);
+        self.halves.hear(true, theirs);
+        if let Some(own) = self.report(theirs.qp.dest_qpn, REPORT) {
+            self.dialogue.tell(&own);
+        }
+        let deadline = Instant::now() + VERDICT;
         while Instant::now() < deadline {
             match self.dialogue.hear() {
-                Ok(Some(Word::Counters(counters))) => {
-                    self.counters.remote[1] = counters;
-                    return;
-                }
-                // It says that it heard of the failure, too.
                 Ok(_) => std::thread::sleep(BUSY_LOOK),
-                Err(refusal) if refusal.verdict.code == Code::PeerDead => return,
-                Err(_) => {}
+                Err(words) => return words,
             }
         }
+        Refusal::local(format!(
+            "something broke at {}, which does not say what",
+            self.dialogue.peer
+        ))
     }
 
     /// Ends a session that broke.
-    pub(super) fn abandon(mut self) -> Counters {
+    pub(super) fn abandon(mut self) -> Halves {
         self.dialogue.leave();
         self.crew.end();
-        self.counters
+        self.halves
     }
 }
 
@@ -415,10 +452,7 @@ impl State {
                 self.over += 1;
                 self.tally.add(&tally);
             }
-            Reply::Counters(counters) => {
-                self.reports += 1;
-                self.own.extend(counters.iter().map(|(name, value)| (name.to_owned(), value)));
-            }
+            Reply::Told(end) => self.own.push(*end),
             Reply::Made(_) | Reply::Connected(_) | Reply::Failed(_) => {}
         }
     }
@@ -432,13 +466,14 @@ impl State {
             Word::Stop => self.stop = true,
             Word::Over(tally) => self.peer = Some(*tally),
             Word::Report => self.report_asked = true,
-            Word::Counters(counters) => self.peer_counters = Some(counters),
+            Word::Told(end) => self.told = Some(end.tamed()),
             // Nothing else has a meaning here.
             Word::Part { .. }
             | Word::Welcome(_)
             | Word::Accept { .. }
             | Word::Objects { .. }
             | Word::Hellos(_)
+            | Word::Asked(_)
             | Word::Failed { .. }
             | Word::Alive => {}
         }
@@ -490,16 +525,25 @@ fn connected(crew: &Crew, dialogue: &mut Dialogue) -> Result<Vec<Facts>, Refusal
 
 /// The facts of an end: of its first lcore, with the counters of all.
 fn merged(facts: Vec<Facts>) -> Facts {
-    let mut counters = Snapshot::default();
-    for facts in &facts {
-        counters.extend(facts.counters.iter().map(|(name, value)| (name.to_owned(), value)));
+    let end = together(facts.iter().map(|facts| facts.end.clone()).collect(), None);
+    match facts.into_iter().next() {
+        Some(first) => Facts { end, ..first },
+        None => Facts { hellos: Vec::new(), path: "none", mtu: 0, qp_bytes: 0, end },
     }
-    let mut facts = facts.into_iter();
-    let first = facts.next();
-    match first {
-        Some(first) => Facts { counters, ..first },
-        None => Facts { hellos: Vec::new(), path: "none", mtu: 0, qp_bytes: 0, counters },
+}
+
+/// All lcores of an end as one: the queue pair that is wanted or the first, the counters of all, and the longest gap.
+fn together(ends: Vec<End>, wanted: Option<u32>) -> End {
+    let mut after = Snapshot::default();
+    for end in &ends {
+        after.extend(end.after.iter().map(|(name, value)| (name.to_owned(), value)));
     }
+    let gap = ends.iter().max_by_key(|end| end.gap_ns).map(|end| (end.gap_ns, end.gap_age_ns));
+    let (gap_ns, gap_age_ns) = gap.unwrap_or_default();
+    let is_wanted = |end: &End| wanted.is_some() && end.qp.qpn == wanted;
+    let at = ends.iter().position(is_wanted).unwrap_or(0);
+    let one = ends.into_iter().nth(at).unwrap_or_default();
+    End { after, gap_ns, gap_age_ns, ..one }
 }
 
 fn say_hellos(dialogue: &mut Dialogue, all: impl Iterator<Item = Vec<Hello>>) {

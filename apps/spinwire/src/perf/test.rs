@@ -107,6 +107,24 @@ impl fmt::Display for Transport {
     }
 }
 
+/// What the server connects wrongly, on purpose: each leads to a failure with a verdict of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Misconnect {
+    /// Its queue pairs stay in INIT
+    Init,
+    /// It expects another first PSN than the client sends
+    Psn,
+    /// It has another path MTU
+    Mtu,
+    /// Its queue pairs allow no one-sided operation
+    AccessQp,
+    /// Its memory allows no remote access
+    AccessMr,
+    /// It has another Q_Key; ud
+    Qkey,
+}
+
 /// Which buffers messages come from and go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -1,14 +1,11 @@
-//! Why a measurement broke: how it broke and the counters of both ends, as evidence for the rules of `pmd-observe`.
+//! Why a measurement broke: how it broke and what both ends know, as evidence for the rules of `pmd-observe`.
 
-use pmd_observe::why::{
-    End, Evidence, Knobs, Opcode, Path, Peer, Qp, Receives, Request, Symptom, diagnose,
-};
-use pmd_observe::{Code, Owner, Snapshot, Verdict};
+use pmd_observe::why::{End, Evidence, Knobs, Opcode, Path, Peer, Request, Symptom, diagnose};
+use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::{WcOpcode, WcStatus};
 
 use super::failure::Failure;
 use super::params::Params;
-use super::session::Counters;
 use super::test::Op;
 
 /// Whether the peer's own words say more than this.
@@ -22,16 +19,29 @@ pub(super) fn is_vague(failure: &Failure) -> bool {
     }
 }
 
-/// The verdict on a failure of this end.
+/// What is known of both ends.
+#[derive(Debug, Default)]
+pub(super) struct Scene {
+    pub(super) local: End,
+    pub(super) remote: Option<End>,
+    pub(super) peer: Peer,
+    pub(super) told_after_ns: Option<u64>,
+    /// Why what the peer told is no evidence.
+    pub(super) nonsense: Option<String>,
+}
+
+/// The verdict on a failure of this end, and what it was made of.
 pub(super) fn explain(
     failure: &Failure,
     params: &Params,
-    counters: &Counters,
+    scene: Scene,
     path: &str,
-) -> Verdict {
+) -> (Verdict, Option<Evidence>) {
     let words = failure.to_string();
-    let mut verdict = match symptom(failure) {
-        Some(symptom) => diagnose(&evidence(symptom, params, counters, path)),
+    let nonsense = scene.nonsense.clone();
+    let evidence = symptom(failure).map(|symptom| evidence(symptom, scene, path));
+    let mut verdict = match &evidence {
+        Some(evidence) => diagnose(evidence),
         None => {
             let (code, owner) = match failure {
                 Failure::Length { .. } => (Code::Length, Owner::Local),
@@ -44,6 +54,9 @@ pub(super) fn explain(
     if verdict.summary != words && !verdict.evidence.contains(&words) {
         verdict = verdict.because(words);
     }
+    if let Some(nonsense) = nonsense {
+        verdict = verdict.because(nonsense);
+    }
     if params.no_post_recv && params.test.op() == Op::Send {
         verdict = verdict.because("--no-post-recv: the server posted no receive");
     }
@@ -51,13 +64,17 @@ pub(super) fn explain(
         verdict =
             verdict.because(format!("--pause-responder: the server stood still for {pause:?}"));
     }
-    verdict
+    if let Some(wrong) = params.misconnect {
+        verdict =
+            verdict.because(format!("--misconnect: the server is wrong on purpose: {wrong:?}"));
+    }
+    (verdict, evidence)
 }
 
 /// What was met, where rules can say more than the words of the failure.
 fn symptom(failure: &Failure) -> Option<Symptom> {
     Some(match failure {
-        Failure::Completion { status, opcode } => Symptom::Completion(Request {
+        Failure::Completion { status, opcode, .. } => Symptom::Completion(Request {
             status: *status as u8,
             opcode: kind(*opcode),
             ..Request::default()
@@ -81,35 +98,15 @@ const fn kind(opcode: WcOpcode) -> Opcode {
     }
 }
 
-fn evidence(symptom: Symptom, params: &Params, counters: &Counters, path: &str) -> Evidence {
-    let end = |name: &str, [before, after]: &[Snapshot; 2]| End {
-        name: name.into(),
-        before: before.clone(),
-        after: after.clone(),
-        ..End::default()
-    };
-    let silent = params.no_post_recv && params.test.op() == Op::Send;
-    let remote = End {
-        receives: Receives { posted: silent.then_some(0), ..Receives::default() },
-        gap_ns: params.pause.map(|pause| u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)),
-        ..end("the peer", &counters.remote)
-    };
-    let mut local = end("this end", &counters.local);
-    local.qp = Qp {
-        transport: Some(params.transport.to_string().to_uppercase()),
-        timeout: Some(params.timeout),
-        retry_cnt: Some(params.retry_cnt),
-        rnr_retry: Some(params.rnr_retry),
-        min_rnr_timer: Some(params.min_rnr_timer),
-        ..Qp::default()
-    };
+fn evidence(symptom: Symptom, scene: Scene, path: &str) -> Evidence {
+    let Scene { local, remote, peer, told_after_ns, nonsense: _ } = scene;
     Evidence {
         symptom,
         local,
-        remote: Some(remote),
+        remote,
+        told_after_ns,
         path: if path == "local" { Path::Local } else { Path::Packet },
-        // The words of both ends go over a channel of their own, which would have told of its end.
-        peer: Peer::Alive,
+        peer,
         knobs: Knobs::flags(),
         ..Evidence::default()
     }
@@ -117,55 +114,70 @@ fn evidence(symptom: Symptom, params: &Params, counters: &Counters, path: &str) 
 
 #[cfg(test)]
 mod tests {
+    use pmd_observe::why::{Qp, Receives};
+    use pmd_verbs::roce::ids::Qpn;
+
     use super::*;
     use crate::perf::params::tests::params;
 
-    fn counters(local: &[(&'static str, u64)], remote: &[(&'static str, u64)]) -> Counters {
-        let after = |values: &[(&'static str, u64)]| values.iter().copied().collect();
-        Counters {
-            local: [Snapshot::default(), after(local)],
-            remote: [Snapshot::default(), after(remote)],
-        }
+    const MS: u64 = 1_000_000;
+
+    fn scene(local: &[(&'static str, u64)], remote: &[(&'static str, u64)]) -> Scene {
+        let end = |moved: &[(&'static str, u64)]| End {
+            after: moved.iter().copied().collect(),
+            qp: Qp { timeout: Some(14), retry_cnt: Some(7), rnr_retry: Some(3), ..Qp::default() },
+            receives: Receives { posted: Some(9), ..Receives::default() },
+            ..End::default()
+        };
+        let (local, remote) = (end(local), Some(end(remote)));
+        Scene { local, remote, peer: Peer::Alive, ..Scene::default() }
+    }
+
+    fn status(status: WcStatus) -> Failure {
+        Failure::Completion { status, opcode: WcOpcode::Send, qpn: Qpn::new(7) }
     }
 
     #[test]
     fn silence_missing_receives_and_endless_waits_are_told_apart() {
         let quiet = params("send-bw").unwrap();
-        let status = |status| Failure::Completion { status, opcode: WcOpcode::Send };
-        let explain =
-            |failure: &Failure, counters: &Counters| explain(failure, &quiet, counters, "packet");
-        let none = counters(&[], &[]);
-        let dead = explain(&status(WcStatus::RetryExc), &none);
+        let explain = |failure: &Failure, scene: Scene| explain(failure, &quiet, scene, "packet").0;
+        let dead = explain(&status(WcStatus::RetryExc), scene(&[], &[]));
         assert_eq!((dead.code, dead.knob.as_deref()), (Code::LinkDead, Some("--qp-timeout")));
         assert!(dead.evidence.iter().any(|fact| fact.contains("67.1 ms a try")), "{dead}");
-        let again = counters(&[], &[("duplicate_request", 7)]);
-        assert_eq!(explain(&status(WcStatus::RetryExc), &again).code, Code::AckPathLost);
-        assert_eq!(explain(&status(WcStatus::RnrRetryExc), &none).code, Code::RnrExhausted);
+        let again = scene(&[], &[("duplicate_request", 7)]);
+        assert_eq!(explain(&status(WcStatus::RetryExc), again).code, Code::AckPathLost);
+        let none = explain(&status(WcStatus::RnrRetryExc), scene(&[], &[]));
+        assert_eq!(none.code, Code::RnrExhausted);
         let stall = Failure::Stalled { seconds: 3 };
-        let waits = counters(&[("rnr_nak_retry_err", 100)], &[]);
-        assert_eq!(explain(&stall, &waits).code, Code::RnrStall);
-        assert_eq!(explain(&stall, &none).code, Code::LinkDead);
+        assert_eq!(explain(&stall, scene(&[("rnr_nak_retry_err", 100)], &[])).code, Code::RnrStall);
+        assert_eq!(explain(&stall, scene(&[], &[])).code, Code::LinkDead);
         let lost = Failure::NothingArrives { sent: 9 };
-        let dry = counters(&[], &[("out_of_buffer", 9)]);
-        let verdict = explain(&lost, &dry);
+        let verdict = explain(&lost, scene(&[], &[("out_of_buffer", 9)]));
         assert_eq!((verdict.code, verdict.owner), (Code::NoReceives, Owner::Remote));
         assert!(verdict.evidence.iter().any(|fact| fact.contains("out_of_buffer=9")), "{verdict}");
     }
 
-    /// P11 and S0-24: what the server was told to do is evidence, too.
+    /// P11 and S0-24: what the server knows of itself tells a pause from a path, and missing receives from late ones.
     #[test]
-    fn a_server_that_was_told_to_pause_or_to_post_nothing_is_believed() {
-        let explain = |flags: &str, status, path: &str| {
-            let failure = Failure::Completion { status, opcode: WcOpcode::Send };
-            let again = counters(&[], &[("duplicate_request", 7)]);
-            explain(&failure, &params(flags).unwrap(), &again, path)
+    fn a_server_that_paused_or_posted_nothing_says_so() {
+        let quiet = params("write-bw").unwrap();
+        let explain = |failure: &Failure, change: &dyn Fn(&mut Scene), path: &str| {
+            let mut scene = scene(&[], &[("duplicate_request", 7)]);
+            change(&mut scene);
+            let (verdict, evidence) = explain(failure, &quiet, scene, path);
+            assert_eq!(diagnose(&evidence.unwrap()).code, verdict.code);
+            (verdict.code, verdict.owner)
         };
-        let slow =
-            explain("write-bw --retry-cnt 2 --pause-responder 2s", WcStatus::RetryExc, "packet");
-        assert_eq!((slow.code, slow.owner), (Code::ResponderSlow, Owner::Remote));
-        let none = explain("send-bw --no-post-recv --rnr-retry 3", WcStatus::RnrRetryExc, "local");
-        assert_eq!((none.code, none.owner), (Code::NoReceives, Owner::Remote));
-        let shared = explain("write-bw", WcStatus::RetryExc, "local");
-        assert_eq!(shared.code, Code::ResponderSlow);
+        let silent = status(WcStatus::RetryExc);
+        let gap =
+            |ns: u64| move |scene: &mut Scene| scene.remote.as_mut().unwrap().gap_ns = Some(ns);
+        let slow = (Code::ResponderSlow, Owner::Remote);
+        assert_eq!(explain(&silent, &gap(900 * MS), "packet"), slow);
+        assert_eq!(explain(&silent, &gap(9 * MS), "packet").0, Code::AckPathLost);
+        assert_eq!(explain(&silent, &|_| {}, "local"), slow);
+        assert_eq!(explain(&silent, &|scene| scene.remote = None, "packet"), slow);
+        let never = |scene: &mut Scene| scene.remote.as_mut().unwrap().receives.posted = Some(0);
+        let none = explain(&status(WcStatus::RnrRetryExc), &never, "local");
+        assert_eq!(none, (Code::NoReceives, Owner::Remote));
     }
 }

@@ -58,6 +58,7 @@ fn the_report_has_the_keys_of_the_contract() {
         "latency_ns",
         "path",
         "counters",
+        "recoveries",
     ];
     let client = node(&report, "client");
     assert_eq!(keys(client), expected.into());

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use pmd_observe::why::{Evidence, diagnose};
 use serde_json::Value;
 
 use crate::bench::{PATIENCE, Running, report, spinwire, stderr};
@@ -134,7 +135,7 @@ fn no_receives_have_a_verdict() {
 
 #[test]
 fn silence_of_each_kind_has_its_verdict() {
-    let line = "send-bw -s 64 -n 500 --wire udp -u 8";
+    let line = "send-bw -s 64 -n 500 --wire udp -u 12";
     let dead = fail_by(line, "drop all");
     assert_eq!(
         (&dead["code"], &dead["knob"]),
@@ -143,7 +144,7 @@ fn silence_of_each_kind_has_its_verdict() {
     );
     let evidence = dead["evidence"].to_string();
     assert!(
-        evidence.contains("--qp-timeout 8, --retry-cnt 7: 1.0 ms a try, 8.4 ms in all"),
+        evidence.contains("--qp-timeout 12, --retry-cnt 7: 16.8 ms a try, 134.2 ms in all"),
         "{evidence}"
     );
     assert_eq!(fail_by(line, "drop acks")["code"], "ack-path-lost");
@@ -153,8 +154,75 @@ fn silence_of_each_kind_has_its_verdict() {
         (&"responder-slow".into(), &"remote".into()),
         "{slow}"
     );
+    // It stands still for longer than anybody waits for it, or wakes up to say for how long.
+    let evidence = slow["evidence"].to_string();
+    assert!(
+        evidence.contains("answers on the control channel, and its poll loop does not")
+            || evidence.contains("its poll loop stood for "),
+        "{slow}"
+    );
     let nobody = fail_by("send-bw -s 64 -n 20 -c uc --wire udp", "drop all");
     assert_eq!(nobody["code"], "link-dead");
+}
+
+/// S0-11, S0-22, S0-25, S1-69, S1-71, P04 and P11: a server that was connected wrongly, between two processes. What the verdict
+/// was made of is in the report, and leads to the same verdict again.
+#[test]
+fn p11_a_server_that_is_connected_wrongly_is_found_out() {
+    let write = "write-bw -s 4096 -n 100 -u 12 --processes 2";
+    let datagrams = "send-bw -c ud -s 64 -n 20 --processes 2";
+    for (line, wires, what, code, owner) in [
+        (write, &["udp", "shm"][..], "init", "peer-not-ready", "remote"),
+        (write, &["udp"], "psn", "psn-mismatch", "config"),
+        (write, &["udp"], "mtu", "mtu-mismatch", "config"),
+        (write, &["udp", "shm"], "access-qp", "access-qp", "remote"),
+        (write, &["udp", "shm"], "access-mr", "access-mr", "local"),
+        (datagrams, &["udp"], "qkey", "qkey-mismatch", "config"),
+    ] {
+        for wire in wires {
+            let line = format!("perf {line} --wire {wire} --misconnect {what} --json");
+            let output = spinwire(&line.split_whitespace().collect::<Vec<_>>());
+            assert_eq!(output.status.code(), Some(1), "{line}: {}", stderr(&output));
+            let report = report(&output);
+            let verdict = &report["verdict"];
+            assert_eq!(
+                (&verdict["code"], &verdict["owner"]),
+                (&code.into(), &owner.into()),
+                "{line}: {verdict}"
+            );
+            let evidence: Evidence =
+                serde_json::from_value(report["evidence"].clone()).expect("evidence");
+            assert_eq!(diagnose(&evidence).code.as_str(), code, "{line}");
+            let remote = evidence.remote.expect("the server has told");
+            assert_eq!(remote.name, "the server");
+            assert!(remote.place.starts_with("process "), "{}", remote.place);
+        }
+    }
+}
+
+/// S0-21 and S0-22: behind a lost way back are the counters of both ends, and how often it was lost.
+#[test]
+fn s0_22_counters_of_both_ends_and_the_hits_of_faults() {
+    let fault = "drop acks after 10";
+    let line = "perf write-bw --wire udp --processes 2 -s 4096 -n 100000 -u 12 --json --fault";
+    let line: Vec<&str> = line.split_whitespace().chain([fault]).collect();
+    let output = spinwire(&line);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let report = report(&output);
+    assert_eq!(report["verdict"]["code"], "ack-path-lost", "{}", report["verdict"]);
+    let moved = |side: &str, name: &str| report["counters"][side]["delta"][name].as_u64();
+    assert_eq!(moved("local", "req_transport_retries_exceeded"), Some(1), "{report}");
+    assert!(moved("local", "local_ack_timeout_err") >= Some(8), "{report}");
+    assert!(moved("local", "retransmits") > Some(0), "{report}");
+    assert!(moved("remote", "duplicate_request") > Some(0), "{report}");
+    assert_eq!(report["faults"]["local"][0]["rule"], fault);
+    assert!(report["faults"]["local"][0]["hits"].as_u64() > Some(0), "{report}");
+    assert_eq!(report["packets_by"], "--fault");
+    // S0-49: without the fault all is well again.
+    let well =
+        spinwire(&["perf", "write-bw", "--wire", "udp", "-s", "4096", "-n", "200", "--json"]);
+    let well = crate::bench::report(&well);
+    assert_eq!((&well["ok"], &well["evidence"]), (&true.into(), &Value::Null));
 }
 
 /// What an unreliable transport loses is counted, and does not stop it.
