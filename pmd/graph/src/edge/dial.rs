@@ -26,7 +26,6 @@ pub enum Route {
 }
 
 /// How far a [`Dial`] is.
-#[expect(clippy::large_enum_variant, reason = "a connection is handed over once, and not kept so")]
 pub enum Dialing<'a> {
     /// Nothing to do but to poll again.
     Waiting,
