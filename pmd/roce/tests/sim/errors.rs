@@ -345,7 +345,7 @@ fn s1_63_uc_refuses_a_read() {
         world.record_frames();
         for op in [SendOp::Read(b.mr.at(0)), SendOp::FetchAdd { at: b.mr.at(0), add: 1 }] {
             let refused = a.try_post(world, 1, op, &[a.mr.sge(0, 8)]);
-            assert!(matches!(refused, Err(pmd_roce::engine::PostSendError::Operation(_))));
+            assert!(matches!(refused, Err(PostSendError::Operation(_))));
         }
         world.run_for(Duration::from_millis(1));
         assert!(world.frames().is_empty());
