@@ -59,6 +59,12 @@ impl Running {
         self.child().kill().expect("it still runs");
     }
 
+    /// Kills it, and waits until nothing of it is left.
+    pub(crate) fn kill_and_wait(&mut self) {
+        self.kill();
+        self.child().wait().expect("it is our child");
+    }
+
     pub(crate) fn signal(&mut self, name: &str) {
         let sent = Command::new("kill").args([name, &self.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());

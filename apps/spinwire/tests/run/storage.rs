@@ -88,11 +88,25 @@ struct Pair {
     target: Running,
     load: Running,
     folder: Folder,
+    /// Settings of the target.
+    sets: Vec<String>,
+}
+
+fn target(sets: &[String]) -> Running {
+    let server = config("quickstart-server.toml");
+    let mut args = vec!["run", &server, "--json"];
+    args.extend(sets.iter().flat_map(|set| ["--set", set.as_str()]));
+    Running::start(&args)
 }
 
 impl Pair {
     /// `file`: the target keeps its blocks in a file of the folder. `load`: more keys of the load.
     fn start(name: &str, wire: &str, file: bool, load: &str) -> Self {
+        Self::start_with(name, wire, file, load, &[])
+    }
+
+    /// The same, with more arguments of the load.
+    fn start_with(name: &str, wire: &str, file: bool, load: &str, more: &[&str]) -> Self {
         let folder = Folder::new(name);
         let address = free_address();
         let text = format!(
@@ -126,13 +140,16 @@ depth = 16
                 .map(|key| format!("node.target.{key}"));
             sets.extend(keys);
         }
-        let server = config("quickstart-server.toml");
-        let mut args = vec!["run", &server, "--json"];
-        args.extend(sets.iter().flat_map(|set| ["--set", set]));
-        let target = Running::start(&args);
+        let target = target(&sets);
         let client = client.display().to_string();
-        let load = Running::start(&["run", &client, "--json", "--set", &wire]);
-        Self { target, load, folder }
+        let load = Running::start(&[&["run", &client, "--json", "--set", &wire], more].concat());
+        Self { target, load, folder, sets }
+    }
+
+    /// Kills the target, and starts it again as it was.
+    fn restart_target(&mut self) {
+        self.target.kill_and_wait();
+        self.target = target(&self.sets);
     }
 
     fn path(&self) -> PathBuf {
@@ -238,9 +255,10 @@ fn a_target_that_is_told_to_end_lets_its_load_finish() {
 #[test]
 fn p24_a_target_that_hangs_is_given_up_by_its_load() {
     for wire in ["shm", "udp"] {
-        let keys =
-            "duration = \"1h\"\nverify = false\nreads = 100\ntimeout = 0\nkeep_alive = \"500ms\"";
-        let mut pair = Pair::start(&format!("hang-{wire}"), wire, true, keys);
+        let keys = "duration = \"1h\"\nverify = false\nreads = 100\nkeep_alive = \"500ms\"";
+        let name = format!("hang-{wire}");
+        let for_ever = ["--set", "node.load.timeout=0"];
+        let mut pair = Pair::start_with(&name, wire, true, keys, &for_ever);
         under_way(&mut pair.load);
         pair.target.signal("-STOP");
         let output = pair.load.end();
@@ -282,6 +300,93 @@ fn p24_a_load_that_hangs_is_given_up_by_its_target() {
     let output = pair.load.end();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(report(&output)["ok"], false);
+}
+
+/// A load that comes back; it reads and writes, and checks all of it at the end of its `count` or when it is told to end.
+const COMES_BACK: &str = "reconnect = \"always\"\nreconnect_timeout = \"50s\"";
+
+/// A retry budget of 134 ms, which the environment of the tests has longer.
+const SHORT: [&str; 2] = ["--set", "node.load.timeout=12"];
+
+fn recoveries(load: &Value) -> u64 {
+    load["recoveries"]["count"].as_u64().expect("a count")
+}
+
+/// P24: a target that is killed and started again on its file has its load back; every block is as it was written last.
+#[test]
+fn p24_a_killed_target_that_is_started_again_has_its_load_back() {
+    for wire in ["shm", "udp"] {
+        let keys = format!("count = 40000\n{COMES_BACK}");
+        let mut pair = Pair::start(&format!("again-{wire}"), wire, true, &keys);
+        under_way(&mut pair.load);
+        pair.restart_target();
+        let output = pair.load.end();
+        let made = report(&output);
+        assert_eq!(output.status.code(), Some(0), "{wire}: {made}{}", stderr(&output));
+        is_done(&made, "load");
+        let load = node(&made, "load");
+        assert_eq!((&load["messages"], recoveries(load)), (&40_000.into(), 2), "{load}");
+        let output = pair.target.end();
+        assert_eq!(output.status.code(), Some(0), "{}", report(&output));
+    }
+}
+
+/// P24: a target that stood still for longer than the retry budget has its load back: over the same connection, which breaks
+/// where something was on its way to the target, and else only waits.
+#[test]
+fn p24_a_target_that_stood_still_has_its_load_back() {
+    for (wire, file) in [("shm", true), ("udp", true), ("shm", false)] {
+        let keys = format!("count = 40000\n{COMES_BACK}");
+        let name = format!("still-{wire}-{file}");
+        let mut pair = Pair::start_with(&name, wire, file, &keys, &SHORT);
+        under_way(&mut pair.load);
+        pair.target.signal("-STOP");
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        pair.target.signal("-CONT");
+        let output = pair.load.end();
+        let made = report(&output);
+        assert_eq!(output.status.code(), Some(0), "{wire}: {made}{}", stderr(&output));
+        is_done(&made, "load");
+        assert_eq!(node(&made, "load")["messages"], 40_000);
+        let output = pair.target.end();
+        assert_eq!(output.status.code(), Some(0), "{}", report(&output));
+    }
+}
+
+/// P24, S2-19: a wire that loses everything for longer than the retry budget: both connections break, and come back to the
+/// same store, whose requests from before are not answered twice.
+#[test]
+fn p24_a_wire_that_heals_has_its_load_back() {
+    for file in [true, false] {
+        let keys = format!("count = 20000\n{COMES_BACK}");
+        let more = [&SHORT[..], &["--fault", "drop all after 9000 for 400ms"]].concat();
+        let pair = Pair::start_with(&format!("heals-{file}"), "udp", file, &keys, &more);
+        let output = pair.load.end();
+        let made = report(&output);
+        assert_eq!(output.status.code(), Some(0), "{file}: {made}{}", stderr(&output));
+        is_done(&made, "load");
+        let load = node(&made, "load");
+        assert_eq!(load["messages"], 20_000);
+        assert!(recoveries(load) >= 1, "{load}");
+        let output = pair.target.end();
+        let served = report(&output);
+        assert_eq!(output.status.code(), Some(0), "{served}");
+        assert!(recoveries(node(&served, "target")) >= 1, "{served}");
+    }
+}
+
+/// P24: a store in memory that was started again is empty: a load that reads what it wrote before says so.
+#[test]
+fn p24_a_store_that_forgot_is_found_out() {
+    let keys = format!("duration = \"1h\"\nreads = 100\n{COMES_BACK}");
+    let mut pair = Pair::start("forgot", "shm", false, &keys);
+    under_way(&mut pair.load);
+    pair.restart_target();
+    let output = pair.load.end();
+    assert_eq!(output.status.code(), Some(1));
+    let verdict = &report(&output)["verdict"];
+    assert_eq!(verdict["code"], "data-mismatch", "{verdict}");
+    assert!(verdict["evidence"].to_string().contains("started again meanwhile"), "{verdict}");
 }
 
 /// P24: a client with nothing to ask for is not taken for dead: it says that it is there.

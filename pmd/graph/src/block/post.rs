@@ -49,6 +49,20 @@ impl Post {
         Ok(key)
     }
 
+    /// Posts them again, on a connection that is as new.
+    pub(crate) fn renew(
+        &self,
+        line: &mut Line,
+        now: u64,
+        key: LocalKey,
+        token: impl Fn(u32) -> Token,
+    ) -> Result<(), Failure> {
+        for number in 0..self.requests() {
+            line.submit(now, Op::Recv { into: self.receive(key, number) }, token(number))?;
+        }
+        Ok(())
+    }
+
     /// Sends a request, inline where the device can. `false`: not now.
     #[inline]
     pub(crate) fn send(

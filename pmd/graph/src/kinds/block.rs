@@ -127,6 +127,7 @@ impl Load {
         Self(
             Schema::new("block-load", "reads and writes blocks of a target, and measures")
                 .rdma(PROTOCOL, Role::Initiator)
+                .reconnects()
                 .key(
                     Key::size("block", LOAD_BLOCK_MIN..=BLOCK_MAX, "bytes of a block")
                         .default(Size::kib(4)),

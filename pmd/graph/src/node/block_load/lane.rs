@@ -9,7 +9,7 @@ use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Rights, Set
 use super::stamp::Stamps;
 use super::workload::{Action, Phase, Step, Workload};
 use crate::block::{Opened, Operation, Place, Post, Pulse, Request, Status, nonsense, refused};
-use crate::edge::{Line, Peer};
+use crate::edge::{Change, Dial, Line, Peer};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::node::Record;
@@ -53,15 +53,28 @@ pub(super) struct Lane {
     blocks_key: LocalKey,
     storage: RemoteKey,
     place: Place,
+    /// Bytes that the target grants.
+    capacity: u64,
+    pending: Pending,
+    goodbye: Goodbye,
+    pulse: Pulse,
+    /// The target's process is gone, and can be dialled again.
+    gone: bool,
+    settled: Vec<Settled>,
+}
+
+/// What is asked of the target: it outlives a connection that breaks.
+pub(super) struct Pending {
     slots: Box<[Slot]>,
     free: Vec<u32>,
     /// Slots that have something to submit.
     ready: VecDeque<u32>,
     /// Requests made so far.
     sequence: u64,
-    goodbye: Goodbye,
-    pulse: Pulse,
-    settled: Vec<Settled>,
+    /// The target was another process before: a store in memory has begun empty since.
+    restarted: bool,
+    /// Bytes that the target has granted.
+    capacity: u64,
 }
 
 /// A request in flight.
@@ -88,6 +101,48 @@ enum Stage {
     Settle,
 }
 
+impl Pending {
+    fn new(depth: u32, capacity: u64) -> Self {
+        let step = Step { action: Action::Flush, number: 0, generation: 0 };
+        let slot = Slot { step, stage: Stage::Settle, in_flight: 0, sequence: 0, began: 0 };
+        Self {
+            slots: vec![slot; depth as usize].into_boxed_slice(),
+            free: (0..depth).rev().collect(),
+            ready: VecDeque::with_capacity(depth as usize),
+            sequence: 0,
+            restarted: false,
+            capacity,
+        }
+    }
+
+    /// Requests that are not done.
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Nothing is under way on the new connection: what was not answered begins anew, what only had to settle has.
+    fn ask_again(&mut self) {
+        self.ready.clear();
+        for (index, slot) in (0..).zip(&mut self.slots) {
+            let settles = std::mem::take(&mut slot.in_flight) > 0;
+            match slot.stage {
+                Stage::Settle if settles => self.free.push(index),
+                Stage::Settle => {}
+                Stage::Write | Stage::Request | Stage::Reply => {
+                    slot.stage = Stage::first(slot.step.action);
+                    self.ready.push_back(index);
+                }
+            }
+        }
+    }
+}
+
+impl Stage {
+    fn first(action: Action) -> Self {
+        if action == Action::Write { Self::Write } else { Self::Request }
+    }
+}
+
 /// How far the end of a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goodbye {
@@ -110,24 +165,30 @@ impl Lane {
         mut line: Line,
         storage: RemoteKey,
         granted: &Opened,
+        before: Option<Pending>,
     ) -> Result<Self, Failure> {
         let messages_key = line.endpoint().register(part.post.extent().region())?;
         let blocks_key = line.endpoint().register(part.blocks.region())?;
         let depth = granted.depth.min(part.post.requests() - MORE_REQUESTS).max(1);
-        let step = Step { action: Action::Flush, number: 0, generation: 0 };
-        let slot = Slot { step, stage: Stage::Settle, in_flight: 0, sequence: 0, began: 0 };
+        let capacity = granted.capacity;
+        let pending = before.unwrap_or_else(|| Pending::new(depth, capacity));
+        if pending.slots.len() > depth as usize || pending.capacity > capacity {
+            let (peer, had) = (line.peer(), (pending.slots.len(), pending.capacity));
+            let summary = format!("{peer} has come back with less room than it had");
+            let had = format!("{} requests in flight and {} bytes before", had.0, had.1);
+            return Err(Failure::new(Code::Length, Owner::Config, summary).because(had));
+        }
         let caps = line.caps();
         Ok(Self {
             messages_key,
             blocks_key,
             storage,
             place: granted.place,
-            slots: vec![slot; depth as usize].into_boxed_slice(),
-            free: (0..depth).rev().collect(),
-            ready: VecDeque::with_capacity(depth as usize),
-            sequence: 0,
+            capacity,
+            pending,
             goodbye: Goodbye::Unsaid,
             pulse: Pulse::new(part.keep_alive),
+            gone: false,
             settled: Vec::with_capacity((caps.depth + caps.recv_depth) as usize),
             part,
             line,
@@ -147,14 +208,51 @@ impl Lane {
         self.line.peer_left()
     }
 
+    /// Bytes that the target grants.
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     /// Whether nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
-        self.free.len() == self.slots.len()
+        self.in_flight() == 0
     }
 
     /// Requests that are not done.
     pub(super) fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.pending.in_flight()
+    }
+
+    /// Dials the target again, whose process is gone, with what is still asked of it.
+    pub(super) fn redial(self) -> Option<(Dial, Part, Pending)> {
+        Some((self.line.redial()?, self.part, Pending { restarted: true, ..self.pending }))
+    }
+
+    /// Hears what has become of a connection that broke: what was not answered is asked again, since a block may be written
+    /// and read as often as one likes.
+    fn hear(&mut self, now: u64, record: &mut Record) -> Result<(), Failure> {
+        while let Some(change) = self.line.change() {
+            match change {
+                Change::Broken => {}
+                Change::Renewed => {
+                    let token = |number| Token(RECEIVE | u64::from(number));
+                    self.part.post.renew(&mut self.line, now, self.messages_key, token)?;
+                }
+                Change::Resumed { .. } => {
+                    self.pending.ask_again();
+                    self.goodbye = Goodbye::Unsaid;
+                    self.pulse.heard(now);
+                }
+                Change::Recovered { took_ns } => record.recovered(took_ns),
+                Change::PeerGone => self.gone = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the target's process is gone: [`redial`](Self::redial).
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone
     }
 
     pub(super) fn next_timeout(&self) -> Option<u64> {
@@ -175,8 +273,9 @@ impl Lane {
             }
         }
         self.settled = settled;
+        self.hear(now, shared.record)?;
         self.submit(now, shared)?;
-        while self.ready.is_empty() && self.line.is_up() && !self.free.is_empty() {
+        while self.pending.ready.is_empty() && self.line.is_up() && !self.pending.free.is_empty() {
             let Some(step) = shared.workload.next() else { break };
             self.begin(now, step);
             self.submit(now, shared)?;
@@ -189,13 +288,16 @@ impl Lane {
 
     /// Asks a silent target for a sign of life, and gives it up when none comes.
     fn keep_alive(&mut self, now: u64) -> Result<(), Failure> {
-        if self.pulse.is_due(now) && self.line.is_up() {
-            let tag = u32::try_from(self.slots.len()).unwrap_or(u32::MAX).saturating_add(1);
-            let (operation, sequence) = (Operation::KeepAlive, self.sequence + 1);
+        if !self.line.is_up() {
+            return Ok(());
+        }
+        if self.pulse.is_due(now) {
+            let tag = u32::try_from(self.pending.slots.len()).unwrap_or(u32::MAX).saturating_add(1);
+            let (operation, sequence) = (Operation::KeepAlive, self.pending.sequence + 1);
             let request = Request { operation, tag, sequence, offset: 0, len: 0, crc32c: None };
             let (post, key) = (&self.part.post, self.messages_key);
             if post.send(&mut self.line, now, key, &request, Token(u64::from(tag)))? {
-                self.sequence = sequence;
+                self.pending.sequence = sequence;
                 self.pulse.asked(now);
             }
         }
@@ -205,12 +307,12 @@ impl Lane {
     /// Says goodbye, now that nothing is in flight. Returns whether it was answered.
     pub(super) fn finish(&mut self, now: u64) -> Result<bool, Failure> {
         if self.goodbye == Goodbye::Unsaid && self.is_idle() {
-            let tag = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-            let (operation, sequence) = (Operation::Bye, self.sequence + 1);
+            let tag = u32::try_from(self.pending.slots.len()).unwrap_or(u32::MAX);
+            let (operation, sequence) = (Operation::Bye, self.pending.sequence + 1);
             let bye = Request { operation, tag, sequence, offset: 0, len: 0, crc32c: None };
             let (post, key) = (&self.part.post, self.messages_key);
             if post.send(&mut self.line, now, key, &bye, Token(u64::from(tag)))? {
-                self.sequence = sequence;
+                self.pending.sequence = sequence;
                 self.goodbye = Goodbye::Said;
             }
         }
@@ -229,17 +331,18 @@ impl Lane {
     }
 
     fn begin(&mut self, now: u64, step: Step) {
-        let Some(index) = self.free.pop() else { return };
-        let stage = if step.action == Action::Write { Stage::Write } else { Stage::Request };
-        self.slots[index as usize] = Slot { step, stage, in_flight: 0, sequence: 0, began: now };
-        self.ready.push_back(index);
+        let Some(index) = self.pending.free.pop() else { return };
+        let stage = Stage::first(step.action);
+        self.pending.slots[index as usize] =
+            Slot { step, stage, in_flight: 0, sequence: 0, began: now };
+        self.pending.ready.push_back(index);
     }
 
     /// Submits what is ready, until the queue is full.
     #[inline]
     fn submit(&mut self, now: u64, shared: &mut Shared<'_>) -> Result<(), Failure> {
-        while let Some(&index) = self.ready.front() {
-            let slot = &mut self.slots[index as usize];
+        while let Some(&index) = self.pending.ready.front() {
+            let slot = &mut self.pending.slots[index as usize];
             let Step { action, number, generation } = slot.step;
             let offset = number * u64::from(self.part.block);
             if slot.stage == Stage::Write {
@@ -262,17 +365,17 @@ impl Lane {
                 Action::Write => (Operation::Commit, offset, self.part.block),
                 Action::Flush => (Operation::Flush, 0, 0),
             };
-            let sequence = self.sequence + 1;
+            let sequence = self.pending.sequence + 1;
             let request = Request { operation, tag: index, sequence, offset, len, crc32c: None };
             let (post, token) = (&self.part.post, Token(u64::from(index)));
             if !post.send(&mut self.line, now, self.messages_key, &request, token)? {
                 return Ok(());
             }
-            self.sequence = sequence;
+            self.pending.sequence = sequence;
             slot.sequence = sequence;
             slot.in_flight += 1;
             slot.stage = Stage::Reply;
-            self.ready.pop_front();
+            self.pending.ready.pop_front();
         }
         Ok(())
     }
@@ -280,13 +383,15 @@ impl Lane {
     /// An operation of a slot has settled.
     #[inline]
     fn settle(&mut self, token: Token) {
-        let Some(slot) = usize::try_from(token.0).ok().and_then(|at| self.slots.get_mut(at)) else {
+        let Some(slot) =
+            usize::try_from(token.0).ok().and_then(|at| self.pending.slots.get_mut(at))
+        else {
             // The goodbye, or a keep-alive.
             return;
         };
         slot.in_flight = slot.in_flight.saturating_sub(1);
         if slot.in_flight == 0 && slot.stage == Stage::Settle {
-            self.free.push(u32::try_from(token.0).unwrap_or(0));
+            self.pending.free.push(u32::try_from(token.0).unwrap_or(0));
         }
     }
 
@@ -315,7 +420,7 @@ impl Lane {
             self.goodbye = Goodbye::Answered;
             return Ok(());
         }
-        let waiting = self.slots.get_mut(reply.tag as usize);
+        let waiting = self.pending.slots.get_mut(reply.tag as usize);
         let Some(slot) =
             waiting.filter(|slot| slot.stage == Stage::Reply && slot.sequence == reply.sequence)
         else {
@@ -344,7 +449,7 @@ impl Lane {
         }
         shared.workload.done(&step);
         if in_flight == 0 {
-            self.free.push(reply.tag);
+            self.pending.free.push(reply.tag);
         }
         Ok(())
     }
@@ -353,6 +458,12 @@ impl Lane {
         let (block, peer) = (self.part.block, self.line.peer());
         let offset = number * u64::from(block);
         let place = format!("in the block of {block} bytes at {offset}, read from {peer}");
-        Failure::new(Code::DataMismatch, Owner::Remote, wrong).because(place)
+        let failure = Failure::new(Code::DataMismatch, Owner::Remote, wrong).because(place);
+        match self.pending.restarted {
+            true => failure.because(
+                "the target was started again meanwhile, and a store in memory begins empty",
+            ),
+            false => failure,
+        }
     }
 }

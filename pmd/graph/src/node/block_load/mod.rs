@@ -17,7 +17,7 @@ use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::LOAD_BLOCKS_MAX;
 use crate::node::block_client::queues;
-use lane::{Lane, Part, Shared};
+use lane::{Lane, Part, Pending, Shared};
 use stamp::Stamps;
 use workload::{Order, Phase, Wish, Workload};
 
@@ -31,6 +31,8 @@ pub(crate) struct BlockLoad {
     /// When the work is to end.
     deadline: Option<u64>,
     lanes: Vec<Way>,
+    /// What every connection asks for.
+    open: Open,
     /// Once every connection is made.
     workload: Option<Workload>,
     stamps: Option<Stamps>,
@@ -42,15 +44,16 @@ pub(crate) struct BlockLoad {
 /// A connection, made or not.
 enum Way {
     Dialing(Box<Dialed>),
-    Up(Box<Lane>, u64),
+    Up(Box<Lane>),
     Over,
 }
 
 /// A connection being made.
 struct Dialed {
     dial: Dial,
-    open: Open,
     part: Part,
+    /// What was asked over the connection before.
+    pending: Option<Pending>,
 }
 
 impl BlockLoad {
@@ -84,7 +87,7 @@ impl BlockLoad {
                 stride: stride(block),
                 block: width(block),
             };
-            Ok(Way::Dialing(Box::new(Dialed { dial, open: open.clone(), part })))
+            Ok(Way::Dialing(Box::new(Dialed { dial, part, pending: None })))
         };
         let lanes = dials.into_iter().enumerate().map(lane).collect::<Result<_, Failure>>()?;
         let (wish, duration) = (wish(settings), settings.time_opt("duration"));
@@ -99,6 +102,7 @@ impl BlockLoad {
             duration,
             deadline: None,
             lanes,
+            open,
             workload: None,
             stamps: wish.verify.then(|| Stamps::new(wish.seed, width(block))),
             stopping: false,
@@ -111,17 +115,17 @@ impl BlockLoad {
         let mut work = 0;
         for way in &mut self.lanes {
             let Way::Dialing(dialed) = way else { continue };
-            let Dialed { dial, open, part } = &mut **dialed;
+            let Dialed { dial, part, pending } = &mut **dialed;
             match dial.poll(now)? {
                 Dialing::Waiting => continue,
                 Dialing::Reached(endpoint) => {
-                    open.memory = part.equip(endpoint)?;
-                    dial.ask(&open.encode())?;
+                    let memory = part.equip(endpoint)?;
+                    dial.ask(&Open { memory, ..self.open.clone() }.encode())?;
                 }
                 Dialing::Connected(answer, line) => {
-                    let (lane, capacity) = open_lane(part, &answer, line)?;
+                    let lane = open_lane(part, &answer, line, pending.take())?;
                     record.path(lane.path());
-                    *way = Way::Up(Box::new(lane), capacity);
+                    *way = Way::Up(Box::new(lane));
                 }
             }
             work += 1;
@@ -132,7 +136,7 @@ impl BlockLoad {
     /// Begins, now that every connection is made.
     fn begin(&mut self) -> Result<(), Failure> {
         let granted = self.lanes.iter().filter_map(|way| match way {
-            Way::Up(_, capacity) => Some(*capacity),
+            Way::Up(lane) => Some(lane.capacity()),
             Way::Dialing(_) | Way::Over => None,
         });
         let span = granted.min().unwrap_or(0).min(self.span.unwrap_or(u64::MAX));
@@ -155,12 +159,9 @@ impl BlockLoad {
     }
 
     fn turn_of_lanes(&mut self, now: u64, record: &mut Record) -> Result<usize, Failure> {
-        let mut work = 0;
-        if self.workload.is_none() {
-            work += self.connect(now, record)?;
-            if self.lanes.iter().all(|way| matches!(way, Way::Up(..))) {
-                self.begin()?;
-            }
+        let mut work = self.connect(now, record)?;
+        if self.workload.is_none() && self.lanes.iter().all(|way| matches!(way, Way::Up(_))) {
+            self.begin()?;
         }
         let ending = self.stopping || self.desertion.is_noted();
         let Some(workload) = &mut self.workload else { return Ok(work) };
@@ -177,10 +178,18 @@ impl BlockLoad {
         }
         let mut idle = true;
         for way in &mut self.lanes {
-            let Way::Up(lane, _) = way else { continue };
+            let Way::Up(lane) = way else {
+                idle &= matches!(way, Way::Over);
+                continue;
+            };
             let stamps = self.stamps.as_mut();
             work += lane.run(now, &mut Shared { workload, stamps, record })?;
             idle &= lane.is_idle();
+            if lane.is_gone() {
+                work += 1;
+                dial_again(way);
+                continue;
+            }
             if lane.peer_left() && workload.phase() != Phase::Over && !self.stopping {
                 self.desertion.note(now, lane.peer());
             }
@@ -199,10 +208,10 @@ impl BlockLoad {
     fn finish(&mut self, now: u64) -> Result<usize, Failure> {
         let mut work = 0;
         for way in &mut self.lanes {
-            let Way::Up(lane, _) = way else { continue };
+            let Way::Up(lane) = way else { continue };
             if lane.finish(now)? {
                 work += 1;
-                if let Way::Up(lane, _) = std::mem::replace(way, Way::Over) {
+                if let Way::Up(lane) = std::mem::replace(way, Way::Over) {
                     lane.leave();
                 }
             }
@@ -211,7 +220,8 @@ impl BlockLoad {
     }
 
     fn turn(&mut self, now: u64, record: &mut Record) -> Result<Turn, Failure> {
-        if self.stopping && self.workload.is_none() {
+        let dialing = self.lanes.iter().any(|way| matches!(way, Way::Dialing(_)));
+        if self.stopping && (self.workload.is_none() || dialing) {
             return self.leave_unconnected();
         }
         let mut work = self.turn_of_lanes(now, record)?;
@@ -233,7 +243,7 @@ impl BlockLoad {
                     let failure = dialed.dial.leave();
                     why.get_or_insert(failure);
                 }
-                Way::Up(lane, _) => lane.leave(),
+                Way::Up(lane) => lane.leave(),
                 Way::Over => {}
             }
         }
@@ -244,9 +254,15 @@ impl BlockLoad {
     fn give_up(&mut self, failure: &Failure, record: &mut Record) {
         let mut unfinished = 0;
         for way in &mut self.lanes {
-            if let Way::Up(lane, _) = std::mem::replace(way, Way::Over) {
-                unfinished += lane.in_flight();
-                lane.abort(&failure.verdict);
+            match std::mem::replace(way, Way::Over) {
+                Way::Up(lane) => {
+                    unfinished += lane.in_flight();
+                    lane.abort(&failure.verdict);
+                }
+                Way::Dialing(dialed) => {
+                    unfinished += dialed.pending.map_or(0, |pending| pending.in_flight());
+                }
+                Way::Over => {}
             }
         }
         (0..unfinished.max(1)).for_each(|_| record.error());
@@ -269,7 +285,7 @@ impl Node for BlockLoad {
     fn next_timeout(&self) -> Option<u64> {
         let timeouts = self.lanes.iter().filter_map(|way| match way {
             Way::Dialing(dialed) => dialed.dial.next_timeout(),
-            Way::Up(lane, _) => lane.next_timeout(),
+            Way::Up(lane) => lane.next_timeout(),
             Way::Over => None,
         });
         timeouts.chain(self.deadline).chain(self.desertion.next_timeout()).min()
@@ -302,14 +318,28 @@ fn wish(settings: &Settings) -> Wish {
     }
 }
 
+/// The target's process is gone: dials it again, where that is wished for.
+fn dial_again(way: &mut Way) {
+    if let Way::Up(lane) = std::mem::replace(way, Way::Over)
+        && let Some((dial, part, pending)) = lane.redial()
+    {
+        *way = Way::Dialing(Box::new(Dialed { dial, part, pending: Some(pending) }));
+    }
+}
+
 /// Takes what the target granted.
-fn open_lane(part: &Part, answer: &[u8], mut line: Line) -> Result<(Lane, u64), Failure> {
+fn open_lane(
+    part: &Part,
+    answer: &[u8],
+    mut line: Line,
+    pending: Option<Pending>,
+) -> Result<Lane, Failure> {
     let opened = Opened::decode(answer).map_err(|error| {
         let summary = format!("{} answered no grant: {error}", line.peer());
         Failure::new(Code::InvalidRequest, Owner::Remote, summary)
     })?;
     let storage = line.endpoint().import(&opened.memory)?;
-    Ok((Lane::new(part.clone(), line, storage, &opened)?, opened.capacity))
+    Lane::new(part.clone(), line, storage, &opened, pending)
 }
 
 fn nanoseconds(wait: Duration) -> u64 {

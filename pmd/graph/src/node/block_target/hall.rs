@@ -155,7 +155,10 @@ impl Hall {
             let (key, tag) = serving::names(done.token);
             let Some(place) = self.places.get_mut(key).and_then(Option::as_mut) else { continue };
             if let Some(serving) = &mut place.serving {
-                serving.done(now, tag, done.result, record);
+                if let Some(request) = serving.done(now, tag, done.result, record) {
+                    let (vault, flips) = (&mut self.vault, &mut self.flips);
+                    serving.request(now, key, &request, vault, flips, record)?;
+                }
             } else if let Some(closing) = &mut place.closing {
                 closing.at_store -= 1;
                 if closing.at_store == 0 {

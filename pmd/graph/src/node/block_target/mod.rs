@@ -38,7 +38,7 @@ pub(crate) struct BlockTarget {
 
 impl BlockTarget {
     pub(crate) fn build(cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
-        let acceptor = cx.acceptor(PROTOCOL)?;
+        let acceptor = cx.acceptor(PROTOCOL)?.reconnecting();
         Ok(Box::new(Self { acceptor, hall: Hall::build(cx)?, stopping: false }))
     }
 

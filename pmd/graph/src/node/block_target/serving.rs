@@ -11,7 +11,7 @@ use super::vault::Vault;
 use crate::block::{
     MESSAGE_BYTES, MESSAGE_LEN, Operation, Place, Reply, Request, Status, nonsense,
 };
-use crate::edge::Line;
+use crate::edge::{Change, Line};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::LEAVE_WAIT;
@@ -56,7 +56,7 @@ pub(super) struct Serving {
     shelf: Shelf,
     depth: u32,
     /// Requests that are not answered yet, by tag, where the store takes its time.
-    jobs: Box<[Option<Request>]>,
+    jobs: Box<[Job]>,
     /// Tags of jobs that the store has no room for.
     waiting: VecDeque<u32>,
     /// Jobs that the store has.
@@ -70,6 +70,16 @@ pub(super) struct Serving {
     /// Its last request; `None` before the first turn.
     heard: Option<u64>,
     settled: Vec<Settled>,
+}
+
+/// What the store does, or is to do, for a tag.
+#[derive(Clone, Copy, Debug, Default)]
+struct Job {
+    request: Option<Request>,
+    /// The connection broke since: nobody waits for the answer.
+    stale: bool,
+    /// What the tag is used for since; it waits until the store has done with the tag's buffer.
+    next: Option<Request>,
 }
 
 /// A reply, and what goes before it.
@@ -126,7 +136,7 @@ impl Serving {
             key,
             shelf,
             depth,
-            jobs: vec![None; requests].into_boxed_slice(),
+            jobs: vec![Job::default(); requests].into_boxed_slice(),
             waiting: VecDeque::with_capacity(requests),
             at_store: 0,
             answers: VecDeque::with_capacity(requests),
@@ -195,7 +205,8 @@ impl Serving {
         // Those that still find no room wait on.
         for _ in 0..self.waiting.len() {
             let Some(tag) = self.waiting.pop_front() else { break };
-            if let Some(request) = self.jobs.get_mut(tag as usize).and_then(Option::take) {
+            let job = self.jobs.get_mut(tag as usize);
+            if let Some(request) = job.and_then(|job| job.request.take()) {
                 self.hand_over(now, key, &request, vault, record);
             }
         }
@@ -206,17 +217,54 @@ impl Serving {
             }
         }
         self.settled = settled;
+        self.hear(now, record)?;
         self.look_at_the_time(now)?;
         self.answer(now)?;
         self.line.doorbell();
         Ok(found)
     }
 
+    /// Hears what has become of a connection that broke. The client asks again for what was not answered.
+    fn hear(&mut self, now: u64, record: &mut Record) -> Result<(), Failure> {
+        while let Some(change) = self.line.change() {
+            match change {
+                Change::Broken => self.forget(),
+                Change::Renewed => {
+                    for number in 0..self.depth + MORE_REQUESTS {
+                        let at = u64::from(number) * u64::from(MESSAGE_LEN);
+                        let into = self.messages.local(self.key, at, MESSAGE_LEN);
+                        self.line.submit(now, Op::Recv { into }, Token(u64::from(number)))?;
+                    }
+                }
+                Change::Resumed { .. } => self.heard = Some(now),
+                Change::Recovered { took_ns } => record.recovered(took_ns),
+                Change::PeerGone => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody waits for an answer any more: what the store has not begun is not begun.
+    fn forget(&mut self) {
+        self.answers.clear();
+        for tag in self.waiting.drain(..) {
+            self.jobs[tag as usize] = Job::default();
+        }
+        for job in &mut self.jobs {
+            job.stale = job.request.is_some();
+            job.next = None;
+        }
+        // Once it is answered, a client that leaves breaks the connection, too.
+        if self.goodbye == Goodbye::Said {
+            self.goodbye = Goodbye::Unsaid;
+        }
+    }
+
     /// A client that keeps silent for longer than it has announced does not work any more.
     fn look_at_the_time(&mut self, now: u64) -> Result<(), Failure> {
         let heard = *self.heard.get_or_insert(now);
         let silent = Duration::from_nanos(now.saturating_sub(heard));
-        if self.patience.is_none_or(|patience| silent < patience) {
+        if !self.line.is_up() || self.patience.is_none_or(|patience| silent < patience) {
             return Ok(());
         }
         let (peer, silent) = (self.line.peer(), silent.as_millis());
@@ -250,7 +298,8 @@ impl Serving {
         Request::decode(&bytes[..length]).map_err(|error| nonsense(&self.line, &error.to_string()))
     }
 
-    fn request(
+    /// Begins what a client asks for.
+    pub(super) fn request(
         &mut self,
         now: u64,
         key: usize,
@@ -259,6 +308,11 @@ impl Serving {
         flips: &mut Vec<u64>,
         record: &mut Record,
     ) -> Result<(), Failure> {
+        let job = self.jobs.get_mut(request.tag as usize).filter(|job| job.stale);
+        if let Some(job) = job.filter(|job| job.next.is_none()) {
+            job.next = Some(*request);
+            return Ok(());
+        }
         if self.answers.len() + self.waiting.len() + self.at_store as usize == self.jobs.len() {
             return Err(nonsense(&self.line, "more requests are in flight than were granted"));
         }
@@ -295,7 +349,7 @@ impl Serving {
     fn check(&self, request: &Request) -> Result<(), (Status, u64)> {
         let Request { operation, tag, offset, len, .. } = *request;
         let known = self.jobs.get(tag as usize);
-        if known.is_none_or(Option::is_some) {
+        if known.is_none_or(|job| job.request.is_some()) {
             return Err((Status::Invalid, 0));
         }
         if matches!(operation, Operation::Flush | Operation::Bye | Operation::KeepAlive) {
@@ -341,11 +395,11 @@ impl Serving {
         match vault.submit(kind, range, (&self.shelf.memory, at), name) {
             Ok(Submitted::Done) => self.finish(now, request, record),
             Ok(Submitted::Pending) => {
-                self.jobs[request.tag as usize] = Some(*request);
+                self.jobs[request.tag as usize].request = Some(*request);
                 self.at_store += 1;
             }
             Err(StoreError::Full) => {
-                self.jobs[request.tag as usize] = Some(*request);
+                self.jobs[request.tag as usize].request = Some(*request);
                 self.waiting.push_back(request.tag);
             }
             Err(StoreError::OutOfRange) => {
@@ -357,16 +411,20 @@ impl Serving {
         }
     }
 
-    /// The store has ended a job.
+    /// The store has ended a job. Returns what the tag was used for meanwhile, which is to be begun.
     pub(super) fn done(
         &mut self,
         now: u64,
         tag: u32,
         result: Result<(), IoError>,
         record: &mut Record,
-    ) {
-        let Some(request) = self.jobs.get_mut(tag as usize).and_then(Option::take) else { return };
+    ) -> Option<Request> {
+        let job = std::mem::take(self.jobs.get_mut(tag as usize)?);
+        let request = job.request?;
         self.at_store -= 1;
+        if job.stale {
+            return job.next;
+        }
         let errno = |errno: i32| u64::try_from(errno).unwrap_or(0);
         match result {
             Ok(()) => self.finish(now, &request, record),
@@ -380,6 +438,7 @@ impl Serving {
                 self.refuse(now, &request, status, value, record);
             }
         }
+        None
     }
 
     /// A request was done.
