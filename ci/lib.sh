@@ -18,6 +18,15 @@ install() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+# install_idle PACKAGE...: as install; a service that comes with a package is not started.
+install_idle() {
+  local policy=/usr/sbin/policy-rc.d
+  [ -e $policy ] && { install "$@"; return; }
+  as_root sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy"
+  install "$@" || { as_root rm -f $policy; return 1; }
+  as_root rm -f $policy
+}
+
 # Rust: whatever cargo is there if it is new enough, else Debian's own package of a recent one.
 need_rust() {
   local want=1.89 have

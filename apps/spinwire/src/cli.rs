@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use pmd_graph::app::{RunArgs, Sets};
 
 use crate::lab::{LabArgs, RecordArgs};
+use crate::monitor::{CountersArgs, TopArgs};
 use crate::perf::PerfArgs;
 
 /// Kernel-bypass poll-mode RDMA pipelines.
@@ -36,6 +37,10 @@ pub(crate) enum Command {
     Why(WhyArgs),
     /// Show what moved queue pairs, and what was refused
     Journal(JournalArgs),
+    /// Show a run while it runs, or what it left: lcores, nodes, and queue pairs, the worst first
+    Top(TopArgs),
+    /// Print the counters of ports and queue pairs under the kernel's names, of both ends
+    Counters(CountersArgs),
     /// Scenarios of faults in a deterministic world
     Lab(LabArgs),
     /// Run a pipeline or a scenario, and keep every input for `lab replay`

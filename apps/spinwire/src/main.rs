@@ -8,6 +8,7 @@ mod commands;
 mod conformance;
 mod device;
 mod lab;
+mod monitor;
 mod perf;
 
 use std::process::ExitCode;
@@ -40,6 +41,8 @@ fn main() -> ExitCode {
         Command::Perf(args) => Ok(perf::run(args)),
         Command::Why(args) => commands::why::run(args),
         Command::Journal(args) => commands::journal::run(args),
+        Command::Top(args) => monitor::top(args),
+        Command::Counters(args) => monitor::counters(args),
         Command::Lab(args) => lab::run(args),
         Command::Record(args) => lab::record(&app(&registry), args),
     };

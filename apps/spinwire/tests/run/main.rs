@@ -6,6 +6,7 @@ mod files;
 mod keys;
 mod killed;
 mod lab;
+mod monitor;
 mod one;
 mod output;
 mod perf;

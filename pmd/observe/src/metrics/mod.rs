@@ -278,6 +278,23 @@ mod tests {
         assert_eq!(names.len(), count);
     }
 
+    /// S2-26: an alert on a metric that does not exist never fires.
+    #[test]
+    fn s2_26_alerts_name_metrics_that_exist() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/alerts.yml");
+        let alerts = std::fs::read_to_string(path).unwrap();
+        let is_part = |letter: char| letter == '_' || letter.is_ascii_alphanumeric();
+        let rules = alerts.split_once("groups:").unwrap().1;
+        let words = rules.split(|letter| !is_part(letter));
+        let mut count = 0;
+        for word in words.filter(|word| word.starts_with("spinwire_")) {
+            let name = word.trim_end_matches("_sum").trim_end_matches("_count");
+            assert!(families::all().iter().any(|family| family.name == name), "{word}");
+            count += 1;
+        }
+        assert!(count >= 10, "{count}");
+    }
+
     #[test]
     fn the_page_of_metrics_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
