@@ -28,6 +28,22 @@ fn files_of_every_size() {
     }
 }
 
+/// S3-08: what is applied of the retry knobs is logged once, at INFO, in one line with service level and traffic class.
+#[test]
+fn s3_08_what_is_applied_is_logged_once() {
+    let input = Input::new("applied", 1000);
+    let set = input.set();
+    let args =
+        ["run", &config("quickstart.toml"), "--set", &set, "--set", "node.client.timeout=16"];
+    let log = stderr(&spinwire(&args));
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("`client`: sl ")).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(lines[0].contains("INFO"), "{}", lines[0]);
+    let values = "sl 0, traffic_class 0, timeout 16 (--set node.client.timeout=16), retry_cnt 7 (default), rnr_retry 7 \
+                  (default), min_rnr_timer 12 (default); retry budget 2147.5 ms";
+    assert!(lines[0].contains(values), "{}", lines[0]);
+}
+
 /// The keys are a contract: they may grow, and stay.
 #[test]
 fn the_report_has_the_keys_of_the_contract() {
