@@ -36,6 +36,14 @@ pub struct Wish {
     pub memory: RemoteAddr,
 }
 
+impl Wish {
+    /// Where messages go that are written.
+    pub const fn sink(&self, options: &Options) -> RemoteAddr {
+        let half = options.size.next_multiple_of(PAGE) as u64;
+        RemoteAddr { addr: self.memory.addr + half, ..self.memory }
+    }
+}
+
 /// One lcore with memory and queue pairs.
 #[derive(Debug)]
 pub struct Side {
@@ -45,10 +53,13 @@ pub struct Side {
     pub cq: Cq,
     /// One message to send from, and one to receive into behind it.
     pub mr: Mr,
+    /// The memory itself.
+    pub region: Arc<Region>,
     /// The lcore.
     pub cx: Context,
 }
 
+const PAGE: u32 = 4096;
 const PSN: Psn = Psn::new(0x10_0000);
 const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
@@ -108,7 +119,7 @@ impl Side {
         let pd = cx.alloc_pd();
         let in_flight = u32::try_from(options.qps)?.saturating_mul(2 * options.depth);
         let cq = cx.create_cq(in_flight.min(1 << 17))?;
-        let len = 2 * u64::from(options.size.next_multiple_of(4096));
+        let len = 2 * u64::from(options.size.next_multiple_of(PAGE));
         let spec = RegionSpec {
             name: "bench",
             len,
@@ -127,7 +138,7 @@ impl Side {
         };
         let create = |_| create_qp(&pd, &cq, cap);
         let qps = (0..options.qps).map(create).collect::<Result<_>>()?;
-        Ok(Self { qps, cq, mr, cx })
+        Ok(Self { qps, cq, mr, region, cx })
     }
 
     /// What the other end must know.
