@@ -239,7 +239,18 @@ impl Engine {
     ///
     /// # Errors
     /// [`PostSendError`]; nothing was posted.
+    #[inline]
     pub fn post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        if let Some(qp) = self.qps.get_mut(qpn)
+            && qp::post::send_usual(qp, &mut self.device, wr)
+        {
+            return Ok(());
+        }
+        self.post_send_any(qpn, wr)
+    }
+
+    #[inline(never)]
+    fn post_send_any(&mut self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         self.post_send_list(qpn, [wr]).map_err(|(_, error)| error)
     }
 
@@ -488,7 +499,9 @@ impl Engine {
             listed = listed.saturating_sub(1);
             let Some(slot) = slot else { break };
             let Some(qp) = self.qps.at(slot) else { continue };
-            qp.flush(dev, io.cq);
+            if qp.state() != QpState::Rts {
+                qp.flush(dev, io.cq);
+            }
             if let (Some(link), QpState::Rts | QpState::Sqd) = (qp.attr.av.link, qp.state()) {
                 let budget = TURN_BUDGET.min(budget - done);
                 done += local::requester::transmit(qp, dev, io, peers, link, budget);

@@ -509,6 +509,10 @@ impl pmd_roce::local::Straight for Straight<'_> {
     fn fence(&mut self) {
         self.peers.fence();
     }
+
+    fn publish(&mut self) {
+        self.peers.publish_before_access(self.link);
+    }
 }
 
 impl LocalPeer for Peers<'_> {

@@ -265,6 +265,9 @@ pub trait Straight {
 
     /// As [`LocalPeer::fence`].
     fn fence(&mut self);
+
+    /// Makes what was sent visible now, instead of at the end of the poll.
+    fn publish(&mut self);
 }
 
 /// Shared memory toward peers on the same host.

@@ -36,6 +36,8 @@ impl Straight for Nobody {
     }
 
     fn fence(&mut self) {}
+
+    fn publish(&mut self) {}
 }
 
 impl LocalPeer for Nobody {

@@ -44,6 +44,21 @@ pub(crate) fn send<'a, 'b: 'a>(
     outcome
 }
 
+/// Appends the usual request, to be run at once. False: there is something special about it, and nothing has
+/// changed.
+#[inline]
+pub(crate) fn send_usual(qp: &mut Qp, dev: &mut Device, wr: &SendWr<'_>) -> bool {
+    if qp.state() != QpState::Rts {
+        return false;
+    }
+    let usual = Usual::of(qp);
+    let is_posted = qp.sq.post_only(|wqe| usual.put(wr, wqe));
+    if is_posted {
+        dev.wake(qp);
+    }
+    is_posted
+}
+
 /// Appends a request of any kind.
 #[inline(never)]
 fn any(qp: &mut Qp, dev: &Device, wr: &SendWr<'_>, flags: SendFlags) -> Result<(), PostSendError> {

@@ -325,6 +325,15 @@ impl SendQueue {
         posted
     }
 
+    /// Appends a request, if there is room and `put` writes one into the place that it is lent.
+    #[inline(always)]
+    pub(crate) fn post_only(&mut self, put: impl FnOnce(&mut SendWqe) -> bool) -> bool {
+        let at = self.index(self.tail);
+        let is_posted = !self.is_full() && self.wqes.get_mut(at).is_some_and(put);
+        self.tail = self.tail.wrapping_add(u32::from(is_posted));
+        is_posted
+    }
+
     /// Appends a request; `len` is its message length and `flags` what holds for it.
     #[inline]
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, len: u32, flags: SendFlags) {
@@ -406,6 +415,16 @@ impl SendQueue {
         let count = there.min(most).min(self.wqes.len().saturating_sub(at));
         let bytes = self.inline.get(at * self.max_inline..).unwrap_or(&[]);
         (&mut self.wqes[at..at + count], Inline { bytes, each: self.max_inline })
+    }
+
+    /// The request that is sent next, where no other waits behind it.
+    #[inline]
+    pub(crate) fn next_alone(&mut self) -> Option<&mut SendWqe> {
+        if self.tail.wrapping_sub(self.next) != 1 {
+            return None;
+        }
+        let at = self.index(self.next);
+        self.wqes.get_mut(at)
     }
 
     /// Goes on by so many of those that were [waiting](Self::waiting), and takes so many of the oldest out.

@@ -411,6 +411,11 @@ impl pmd_roce::local::Straight for Straight<'_> {
     fn fence(&mut self) {
         self.0.fence();
     }
+
+    #[inline(always)]
+    fn publish(&mut self) {
+        self.0.publish();
+    }
 }
 
 impl LocalPeer for Answering<'_> {

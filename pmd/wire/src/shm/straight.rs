@@ -98,7 +98,9 @@ impl<'a> Straight<'a> {
     pub fn send(&mut self, seq: u32, solicited: bool, from: Sge) -> Option<u64> {
         let source = self.here(from, Access::empty())?;
         let Some(word) = self.short.word(seq, solicited, from.len) else {
-            return self.send_pull(seq, solicited, from.addr, from.len, from.lkey);
+            let Self { pair, own, here, writer, until, is_inside, .. } = self;
+            let can_pull = *is_inside || own.is_exported(here.region());
+            return if can_pull { send_pull(writer, *until, pair, (seq, solicited), from) } else { None };
         };
         self.append(word, from.len, |ring, at| ring.copy_behind(at, source))
     }
@@ -125,34 +127,6 @@ impl<'a> Straight<'a> {
         let size = short::size(len.into());
         let at = self.writer.place(size, self.until)?;
         self.writer.append(at, word, size, |ring| fill(ring, index(at)))
-    }
-
-    /// The bytes stay where they are until the peer takes them.
-    #[inline(never)]
-    fn send_pull(
-        &mut self,
-        seq: u32,
-        solicited: bool,
-        addr: u64,
-        len: u32,
-        lkey: u32,
-    ) -> Option<u64> {
-        const SIZE: u64 = HEADER + PIECE;
-
-        let can_pull = self.is_inside || self.own.is_exported(self.here.region());
-        if len == 0 || !can_pull {
-            return None;
-        }
-        let Pair { qpn: src, peer: dst, pd, .. } = self.pair;
-        let kind = Kind::Send;
-        let header =
-            Record { kind, dst, src, seq, len, imm: None, solicited, srqn: None }.two_words();
-        let [a, b, c] = Piece { lkey, pd, addr, len }.encode();
-        let at = self.writer.place(SIZE, self.until)?;
-        for (word_at, word) in (at + 8..).step_by(8).zip([header.second, a, b, c]) {
-            self.writer.put(word_at, word);
-        }
-        Some(self.writer.commit(at, header.first, SIZE))
     }
 
     /// One-copy WRITE; the last word is stored last. False: nothing has happened.
@@ -193,12 +167,19 @@ impl<'a> Straight<'a> {
         fence(Ordering::SeqCst);
     }
 
+    /// As [`Links::publish`], of what was sent this way alone.
+    #[inline(always)]
+    pub fn publish(&mut self) {
+        if self.writer.publish() {
+            self.waker.wake(self.announce);
+        }
+    }
+
     /// Whoever sees a WRITE finds the records before it.
     #[inline(always)]
     fn publish_before(&mut self) {
         if self.writer.has_unpublished() {
-            self.writer.publish();
-            self.waker.wake(self.announce);
+            self.publish();
             // The copy itself is not ordered by the publication.
             fence(Ordering::Release);
         }
@@ -221,6 +202,32 @@ impl<'a> Straight<'a> {
         }
         self.there.find(addr, len, rights)
     }
+}
+
+/// The bytes stay where they are until the peer takes them.
+#[inline(never)]
+fn send_pull(
+    writer: &mut ring::Writer<Words, PeerWord>,
+    until: u64,
+    pair: &Pair,
+    (seq, solicited): (u32, bool),
+    from: Sge,
+) -> Option<u64> {
+    const SIZE: u64 = HEADER + PIECE;
+
+    let Sge { addr, len, lkey } = from;
+    if len == 0 {
+        return None;
+    }
+    let Pair { qpn: src, peer: dst, pd, .. } = *pair;
+    let kind = Kind::Send;
+    let header = Record { kind, dst, src, seq, len, imm: None, solicited, srqn: None }.two_words();
+    let [a, b, c] = Piece { lkey, pd, addr, len }.encode();
+    let at = writer.place(SIZE, until)?;
+    for (word_at, word) in (at + 8..).step_by(8).zip([header.second, a, b, c]) {
+        writer.put(word_at, word);
+    }
+    Some(writer.commit(at, header.first, SIZE))
 }
 
 #[inline(never)]
