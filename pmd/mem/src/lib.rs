@@ -52,7 +52,7 @@ pub use snapshot::{SnapshotReader, SnapshotWriter};
 pub use span::{Bytes, Span};
 pub use stack::IndexStack;
 pub use table::{Access, Key, KeyCache, Known, LookupError, MemoryTable, PeerTable, Place};
-pub use word::{Load, PeerWord, PeerWordRef, PeerWords, Store, Word, Words};
+pub use word::{Load, PeerWord, PeerWordRef, PeerWords, Room, Store, Word, Words};
 
 /// Bytes of a base page of this machine: 4 KiB, 16 KiB or 64 KiB.
 pub fn page_size() -> u64 {

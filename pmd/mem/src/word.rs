@@ -181,11 +181,43 @@ impl Words {
             .then(|| (word, self.0.as_ptr().wrapping_add(index + 1).cast::<u8>().cast_mut()))
     }
 
+    /// Words to be filled from the front: at most `count` from the one with this index on.
+    #[inline(always)]
+    pub fn room(&self, index: usize, count: usize) -> Room<'_> {
+        let rest = self.0.get(index..).unwrap_or(&[]);
+        Room(&rest[..count.min(rest.len())])
+    }
+
     /// Asks for the cache line of the word with this index, to write it soon. Where there is no such word, or no such
     /// instruction, nothing happens.
     #[inline(always)]
     pub fn prefetch(&self, index: usize) {
         line::prefetch(self.0.as_ptr().wrapping_add(index));
+    }
+}
+
+/// Words in a row that this process may write, from the next one on that is to be filled.
+#[derive(Debug)]
+pub struct Room<'a>(&'a [AtomicU64]);
+
+impl<'a> Room<'a> {
+    /// Copies bytes into the words behind the next one, the last of them in part, and goes on behind these; returns the one that was
+    /// left out. `None`, and nothing is copied, where they do not fit.
+    #[inline(always)]
+    #[must_use = "nothing was copied where this is none"]
+    pub fn put(&mut self, from: Bytes<'_>) -> Option<&'a AtomicU64> {
+        let (filled, rest) = self.0.split_at_checked(1 + from.len().div_ceil(8))?;
+        let (word, behind) = filled.split_first()?;
+        // SAFETY: so many bytes lie there, in a segment that is writable and stays mapped as long as it is borrowed.
+        unsafe { from.copy_to_raw(behind.as_ptr().cast::<u8>().cast_mut()) };
+        self.0 = rest;
+        Some(word)
+    }
+
+    /// Asks for the cache line so many words ahead of the next one, to write it soon; nothing happens where there is none.
+    #[inline(always)]
+    pub fn prefetch(&self, ahead: usize) {
+        line::prefetch(self.0.as_ptr().wrapping_add(ahead));
     }
 }
 
@@ -280,6 +312,26 @@ mod line {
 mod tests {
     use super::*;
     use crate::span::Span;
+
+    /// Each put goes behind a word of its own, and none beyond what was asked for.
+    #[test]
+    fn room_is_filled_from_the_front() {
+        let segment = Arc::new(Segment::private(4096).unwrap());
+        let own = Words::new(&segment, 64, 6).unwrap();
+        let span = Span::new(&segment, 1024, 64).unwrap();
+        let bytes = |at, len| span.bytes(at, len).unwrap();
+        segment.write_at(1024, b"spinning wire").unwrap();
+        let mut room = own.room(1, 4);
+        assert!(core::ptr::eq(room.put(bytes(0, 5)).unwrap(), own.at(1)));
+        assert!(room.put(bytes(0, 9)).is_none(), "two words are left, and one is the header's");
+        room.prefetch(64);
+        assert!(core::ptr::eq(room.put(bytes(5, 8)).unwrap(), own.at(3)));
+        assert!(room.put(bytes(0, 0)).is_none());
+        assert!(segment.eq_at(80, b"spinn\0\0\0").unwrap());
+        assert!(segment.eq_at(96, b"ing wire").unwrap());
+        assert!(own.room(5, 4).put(bytes(0, 1)).is_none(), "no more than there are");
+        assert!(own.room(7, 1).put(bytes(0, 0)).is_none());
+    }
 
     #[test]
     fn words_in_a_row_are_shared_and_bounds_checked() {

@@ -238,6 +238,15 @@ pub struct Pair {
     pub peer_pd: PdId,
 }
 
+/// A message that waits in a [row](Straight::send_row).
+pub trait Outgoing {
+    /// Its bytes, in one piece, and whether a solicited event is asked for. `None`: it is not one for [`Straight::send`].
+    fn says(&self) -> Option<(&Sge, bool)>;
+
+    /// It was sent with this number and reaches to this position.
+    fn is_at(&mut self, seq: Psn, position: u64);
+}
+
 /// The way from one queue pair to its peer, for usual operations one after the other: what they have in
 /// common was looked up when it was opened.
 ///
@@ -250,6 +259,18 @@ pub trait Straight {
     /// Appends a SEND with neither immediate data nor a shared receive queue; returns the position that
     /// [`LocalPeer::consumed`] reaches once the peer has taken it.
     fn send(&mut self, seq: Psn, solicited: bool, from: &Sge) -> Option<u64>;
+
+    /// As [`Self::send`], of messages in a row, up to the first that is refused; returns how many.
+    fn send_row<T: Outgoing>(&mut self, first: Psn, row: &mut [T]) -> usize {
+        let mut seq = first;
+        for each in &mut *row {
+            let Some((from, solicited)) = each.says() else { break };
+            let Some(position) = self.send(seq, solicited, from) else { break };
+            each.is_at(seq, position);
+            seq = seq.plus(1);
+        }
+        seq.minus(first.value()).value() as usize
+    }
 
     /// As [`Self::send`], of bytes that were copied at post.
     fn send_inline(&mut self, seq: Psn, solicited: bool, from: &[u8]) -> Option<u64>;

@@ -5,7 +5,7 @@
 //! What the requests of a run have in common is looked at once, and what they add up to is noted once.
 
 use super::attempt::credits;
-use super::{LocalPeer, Pair, PublishedQp, Straight};
+use super::{LocalPeer, Outgoing, Pair, PublishedQp, Straight};
 use crate::device::Device;
 use crate::ids::{LinkId, Psn, Qpn};
 use crate::limits::MARK_EVERY;
@@ -13,7 +13,7 @@ use crate::qp::Qp;
 use crate::qp::sq::{Inline, SendWqe, Stage, Verb};
 use crate::qp::state::{QpState, Transport};
 use crate::sink::CqSink;
-use crate::work::{Access, Completion, SendFlags, WcOpcode};
+use crate::work::{Access, Completion, SendFlags, Sge, WcOpcode};
 
 /// Runs requests from the cursor on, at most `budget` of them; returns how many.
 pub(super) fn run<C: CqSink, P: LocalPeer>(
@@ -42,6 +42,7 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
         unfenced: dev.unfenced,
         credits: credits(qp, &page).unwrap_or(0),
         seq: qp.requester.end,
+        in_rows: true,
         newest: 0,
         unmarked: 0,
         is_marked: true,
@@ -97,7 +98,7 @@ fn lone<C: CqSink, P: LocalPeer>(
             if dev.local.is_empty() {
                 straight.publish();
             }
-            (wqe.stage, wqe.first_psn, wqe.position) = (Stage::Started, seq, position);
+            wqe.is_at(seq, position);
             qp.sq.advance();
             qp.requester.end = seq.plus(1);
             qp.local.question = None;
@@ -140,6 +141,8 @@ struct Run<S> {
     credits: i32,
     /// The number of the next message.
     seq: Psn,
+    /// Messages are short enough to go in rows, as far as is known.
+    in_rows: bool,
     /// The position of the last one.
     newest: u64,
     /// Messages since completions were last seen to, and whether they were.
@@ -197,37 +200,68 @@ impl<S: Straight> Run<S> {
     fn queue(&mut self, wqes: &mut [SendWqe], inline: Inline<'_>) -> usize {
         let credits = usize::try_from(self.credits).unwrap_or(0);
         let most = credits.min(MARK_EVERY - self.unmarked);
-        let (mut done, mut left, mut bytes, mut seq) = (0, most, 0, self.seq);
-        for wqe in wqes {
-            if wqe.verb == Verb::Send {
-                if left == 0 || !self.is_next(wqe) {
-                    break;
+        let (mut done, mut left) = (0, most);
+        while let Some([wqe, ..]) = wqes.get_mut(done..) {
+            let sent = match wqe.verb {
+                Verb::Send if left == 0 => 0,
+                Verb::Send => {
+                    let is_row = self.in_rows && has_row(&wqes[done..]);
+                    let row = if is_row { self.send_row(&mut wqes[done..], left) } else { 0 };
+                    self.in_rows &= !is_row || row > 0;
+                    if row > 0 { row } else { self.send(&mut wqes[done], inline, done) }
                 }
-                let solicited = wqe.flags.contains(SendFlags::SOLICITED);
-                let position = match wqe.only() {
-                    Some(sge) => self.straight.send(seq, solicited, sge),
-                    None => inline
-                        .of(done, wqe)
-                        .and_then(|bytes| self.straight.send_inline(seq, solicited, bytes)),
-                };
-                let Some(position) = position else { break };
-                (wqe.stage, wqe.first_psn, wqe.position) = (Stage::Started, seq, position);
-                (seq, left, self.newest) = (seq.plus(1), left - 1, position);
-                bytes += u64::from(wqe.len);
-            } else {
-                let is_done =
-                    self.copy::<false>(wqe, inline, done) || self.copy::<true>(wqe, inline, done);
-                if !is_done {
-                    break;
+                _ if self.copy::<false>(wqe, inline, done)
+                    || self.copy::<true>(wqe, inline, done) =>
+                {
+                    wqe.stage = Stage::Done;
+                    done += 1;
+                    continue;
                 }
-                wqe.stage = Stage::Done;
+                _ => 0,
+            };
+            if sent == 0 {
+                break;
             }
-            done += 1;
+            (done, left) = (done + sent, left - sent);
         }
         self.unmarked += most - left;
         self.credits -= i32::try_from(most - left).unwrap_or(0);
-        (self.seq, self.sent) = (seq, self.sent + bytes);
         done
+    }
+
+    /// SENDs in a row, at most so many; returns how many.
+    #[inline(never)]
+    fn send_row(&mut self, wqes: &mut [SendWqe], most: usize) -> usize {
+        let most = most.min(wqes.len());
+        let Some(row) = wqes.get_mut(..most).filter(|_| self.straight.glance() == self.seen) else {
+            return 0;
+        };
+        let sent = self.straight.send_row(self.seq, row);
+        let Some(newest) = row[..sent].last() else { return 0 };
+        self.newest = newest.position;
+        self.seq = newest.first_psn.plus(1);
+        self.sent += row[..sent].iter().map(|wqe| u64::from(wqe.len)).sum::<u64>();
+        sent
+    }
+
+    /// A SEND that is alone, or too long to go in a row; whether it was sent.
+    #[inline(always)]
+    fn send(&mut self, wqe: &mut SendWqe, inline: Inline<'_>, nth: usize) -> usize {
+        if !self.is_next(wqe) {
+            return 0;
+        }
+        let solicited = wqe.flags.contains(SendFlags::SOLICITED);
+        let position = match wqe.only() {
+            Some(sge) => self.straight.send(self.seq, solicited, sge),
+            None => inline
+                .of(nth, wqe)
+                .and_then(|bytes| self.straight.send_inline(self.seq, solicited, bytes)),
+        };
+        let Some(position) = position else { return 0 };
+        wqe.is_at(self.seq, position);
+        (self.newest, self.seq) = (position, self.seq.plus(1));
+        self.sent += u64::from(wqe.len);
+        1
     }
 
     /// WRITEs or READs in a row which are the oldest when they are done. Leaves the slots that it did not
@@ -310,6 +344,26 @@ impl<S: Straight> Run<S> {
         }
         dev.counters.tx_bytes += self.sent;
         dev.counters.rx_bytes += self.received;
+    }
+}
+
+/// Whether the first of these requests is a SEND that another follows.
+#[inline(always)]
+fn has_row(wqes: &[SendWqe]) -> bool {
+    matches!(wqes, [first, second, ..] if (first.verb, second.verb) == (Verb::Send, Verb::Send))
+}
+
+impl Outgoing for SendWqe {
+    #[inline(always)]
+    fn says(&self) -> Option<(&Sge, bool)> {
+        let is_usual = self.verb == Verb::Send && self.stage == Stage::Posted;
+        let sge = self.only().filter(|_| is_usual)?;
+        Some((sge, self.flags.contains(SendFlags::SOLICITED)))
+    }
+
+    #[inline(always)]
+    fn is_at(&mut self, seq: Psn, position: u64) {
+        (self.stage, self.first_psn, self.position) = (Stage::Started, seq, position);
     }
 }
 

@@ -6,8 +6,8 @@ use pmd_record::Recorded;
 use pmd_roce::ids::{Gid, Instant, LinkId, Lkey, PdId, Psn, Qpn, Rkey, Srqn};
 use pmd_roce::limits::{QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS};
 use pmd_roce::local::{
-    Arrived, DatagramRecord, LocalFault, LocalPeer, Pair, Plain, PublishedQp, Push, Record,
-    RecordKind, Source, Target,
+    Arrived, DatagramRecord, LocalFault, LocalPeer, Outgoing, Pair, Plain, PublishedQp, Push,
+    Record, RecordKind, Source, Target,
 };
 use pmd_roce::memory::AtomicOp;
 use pmd_roce::qp::state::QpState;
@@ -385,6 +385,13 @@ impl pmd_roce::local::Straight for Straight<'_> {
     #[inline(always)]
     fn send(&mut self, seq: Psn, solicited: bool, from: &Sge) -> Option<u64> {
         self.0.send(seq.value(), solicited, element(from))
+    }
+
+    #[inline(always)]
+    fn send_row<T: Outgoing>(&mut self, first: Psn, row: &mut [T]) -> usize {
+        let says = |each: &T| each.says().map(|(sge, solicited)| (element(sge), solicited));
+        let is_at = |each: &mut T, seq, position| each.is_at(Psn::new(seq), position);
+        self.0.send_row(first.value(), row, says, is_at)
     }
 
     #[inline(never)]

@@ -14,8 +14,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pmd_mem::{Load, Store};
+use pmd_mem::{Bytes, Load, Room, Store};
 
+use super::link::index;
 use super::record::{Entry, Garbage, entry, pad_word};
 
 /// The words of a ring as its reader sees them.
@@ -224,6 +225,57 @@ impl<C: Load> Writer<pmd_mem::Words, C> {
             first.store(first_word, Ordering::Relaxed);
         }
         Some(self.advance(size))
+    }
+}
+
+/// Entries that are added one behind the other, with nothing noted between them: what is stored meanwhile is what the reader is
+/// to see, and hardly anything else. Stores wait for each other's lines in order, so that only then the lines which have to come
+/// back from the reader are on their way together.
+#[derive(Debug)]
+pub(crate) struct Row<'a> {
+    room: Room<'a>,
+    /// Where the next entry goes.
+    head: u64,
+    /// The first word of the batch that begins here.
+    first: Option<u64>,
+    is_first: bool,
+}
+
+impl<C: Load> Writer<pmd_mem::Words, C> {
+    /// Has entries added from the next place on, up to [`until`](Self::until).
+    #[inline(always)]
+    pub(crate) fn row<R>(&mut self, until: u64, fill: impl FnOnce(&mut Row<'_>) -> R) -> R {
+        let words = index(until.saturating_sub(self.head));
+        let room = self.words.room(index(self.head & self.mask), words);
+        let is_first = self.batch == self.head;
+        let mut row = Row { room, head: self.head, first: None, is_first };
+        let filled = fill(&mut row);
+        let Row { head, first, .. } = row;
+        self.head = head;
+        if let Some(first) = first {
+            self.first = first;
+        }
+        filled
+    }
+}
+
+impl Row<'_> {
+    /// Adds an entry of a word and some bytes behind it; returns the position after it. `None`: there is no room.
+    #[inline(always)]
+    pub(crate) fn append(&mut self, word: u64, bytes: Bytes<'_>, size: u64) -> Option<u64> {
+        let first = self.room.put(bytes)?;
+        if core::mem::take(&mut self.is_first) {
+            self.first = Some(word);
+        } else {
+            // Nobody looks here before the batch is published.
+            first.store(word, Ordering::Relaxed);
+        }
+        self.room.prefetch(index(PREFETCH));
+        for line in (LINE..size).step_by(64) {
+            self.room.prefetch(index(PREFETCH + line));
+        }
+        self.head += size;
+        Some(self.head)
     }
 }
 

@@ -15,6 +15,9 @@ use super::record::{Kind, Record};
 /// Bytes of the header.
 pub(crate) const SHORT: u64 = 8;
 
+/// Message numbers count on a circle.
+pub(crate) const SEQ_MASK: u32 = 0xff_ffff;
+
 const MARK: u64 = 0b100;
 const MARK_SHIFT: u32 = 61;
 const SOLICITED_SHIFT: u32 = 60;
@@ -73,7 +76,7 @@ impl Ends {
         record.kind = Kind::Send;
         record.dst = self.receiver(word);
         record.src = self.src | (word >> SRC_SHIFT) as u32 & QPN_LOW;
-        record.seq = word as u32 & 0xff_ffff;
+        record.seq = word as u32 & SEQ_MASK;
         record.len = (word >> LEN_SHIFT) as u8 as u32 + 1;
         record.imm = None;
         record.solicited = word >> SOLICITED_SHIFT & 1 != 0;

@@ -15,7 +15,7 @@ use super::links::{Links, found_mut};
 use super::reach::{Own, Sge};
 use super::record::{HEADER, Kind, PIECE, Piece, Record};
 use super::ring;
-use super::short::{self, Short};
+use super::short::{self, SEQ_MASK, Short};
 
 /// Two queue pairs that are connected, and the protection domain of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,9 +100,48 @@ impl<'a> Straight<'a> {
         let Some(word) = self.short.word(seq, solicited, from.len) else {
             let Self { pair, own, here, writer, until, is_inside, .. } = self;
             let can_pull = *is_inside || own.is_exported(here.region());
-            return if can_pull { send_pull(writer, *until, pair, (seq, solicited), from) } else { None };
+            return if can_pull {
+                send_pull(writer, *until, pair, (seq, solicited), from)
+            } else {
+                None
+            };
         };
         self.append(word, from.len, |ring, at| ring.copy_behind(at, source))
+    }
+
+    /// As [`Self::send`], of short messages in a row, up to the first that is refused; returns how many. `says` tells of each what
+    /// is to be sent and whether a solicited event is asked for, and `is_at` learns its number and position.
+    #[inline(always)]
+    pub fn send_row<T>(
+        &mut self,
+        mut seq: u32,
+        row: &mut [T],
+        says: impl Fn(&T) -> Option<(Sge, bool)>,
+        is_at: impl Fn(&mut T, u32, u64),
+    ) -> usize {
+        let Self { pair, keys, writer, until, short, .. } = self;
+        let mut here = self.here;
+        let sent = writer.row(*until, |entries| {
+            let mut sent = 0;
+            for each in row {
+                let Some((sge, solicited)) = says(each) else { break };
+                if !here.is_of(Key(sge.lkey)) {
+                    let Some(found) = known(keys, sge.lkey, pair.pd) else { break };
+                    here = found;
+                }
+                let Some(word) = short.word(seq, solicited, sge.len) else { break };
+                let source = here.find(sge.addr, sge.len.into(), Access::empty());
+                let size = short::size(sge.len.into());
+                let at = source.and_then(|source| entries.append(word, source, size));
+                let Some(position) = at else { break };
+                is_at(each, seq, position);
+                seq = (seq + 1) & SEQ_MASK;
+                sent += 1;
+            }
+            sent
+        });
+        self.here = here;
+        sent
     }
 
     /// As [`Self::send`], of bytes at hand: no more than fit a short record.
