@@ -226,6 +226,7 @@ fn settle<M: Memory, C: CqSink>(
     peers: &mut impl LocalPeer,
     taken: u64,
 ) {
+    settle_row(qp, dev, io.cq, taken);
     let mut lost = qp.send_cq_lost;
     let send_cq = qp.init.send_cq;
     while !qp.sq.is_empty() {
@@ -249,6 +250,53 @@ fn settle<M: Memory, C: CqSink>(
         }
         qp.sq.retire();
         qp.local.progress = true;
+    }
+}
+
+/// Whether a request before the cursor has come to its end, now that the peer has taken records up to `taken`.
+#[inline(always)]
+fn is_done(wqe: &SendWqe, taken: u64) -> bool {
+    match wqe.stage {
+        Stage::Started => wqe.position <= taken,
+        Stage::Done => true,
+        Stage::Posted | Stage::Failed(_) => false,
+    }
+}
+
+/// The part of it that is nearly always all: requests before the cursor which lie in a row, with completions that do as well.
+#[inline(always)]
+fn settle_row(qp: &mut Qp, dev: &mut Device, cq: &mut impl CqSink, taken: u64) {
+    let (qpn, row) = (qp.qpn, qp.sq.in_flight());
+    let is_row = matches!(row, [_, second, ..] if is_done(second, taken));
+    if !is_row || qp.send_cq_lost {
+        return;
+    }
+    let (mut done, mut messages) = (0, 0);
+    let filled = cq.fill(qp.init.send_cq, |slots| {
+        let mut filled = 0;
+        for wqe in row {
+            if !is_done(wqe, taken) {
+                break;
+            }
+            if wqe.is_signaled() {
+                let Some(slot) = slots.get_mut(filled) else { break };
+                let brought = if wqe.is_read_or_atomic() { wqe.len } else { 0 };
+                *slot = sent_completion(wqe, qpn, brought);
+                filled += 1;
+            }
+            messages += u32::from(wqe.stage == Stage::Started);
+            done += 1;
+        }
+        filled
+    });
+    if let Some(last) = row[..done].iter().rfind(|wqe| wqe.stage == Stage::Started) {
+        qp.requester.una = last.first_psn.plus(1);
+        qp.local.window = qp.local.window.saturating_add(messages);
+    }
+    qp.sq.pass(0, done);
+    qp.local.progress |= done > 0;
+    if filled.is_err() {
+        qp.lose_send_cq(dev);
     }
 }
 

@@ -427,6 +427,15 @@ impl SendQueue {
         self.wqes.get_mut(at)
     }
 
+    /// The oldest requests that lie in a row before the one that is sent next.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> &[SendWqe] {
+        let at = self.index(self.head);
+        let there = self.next.wrapping_sub(self.head) as usize;
+        let count = there.min(self.wqes.len().saturating_sub(at));
+        &self.wqes[at..at + count]
+    }
+
     /// Goes on by so many of those that were [waiting](Self::waiting), and takes so many of the oldest out.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "at most the capacity")]
