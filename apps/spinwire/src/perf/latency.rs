@@ -19,6 +19,9 @@ use super::tally::Tally;
 
 /// Turns without news between two looks at the clock and the signals.
 const GLANCE: u32 = 64;
+/// Looks at shared memory for each turn of the device, and into its ring.
+const LOOKS: u32 = 256;
+const RING_LOOKS: u32 = 16;
 /// Round trips between two looks at the completions of the sending side.
 const DRAIN: u64 = 4;
 
@@ -174,6 +177,8 @@ struct Watch<'b, 'a, T: Flavour> {
     turns: u32,
     /// Turns between two glances.
     glance: u32,
+    /// Looks into the ring in a turn: there is nothing to be sent before something has come.
+    looks: u32,
     rest: Rest,
     /// The end of waiting.
     stop: Signal,
@@ -184,8 +189,16 @@ struct Watch<'b, 'a, T: Flavour> {
 impl<'b, 'a, T: Flavour> Watch<'b, 'a, T> {
     fn new(desk: &'b Desk<'a, T>, now: Instant, stop: Signal) -> Self {
         let glance = if desk.params.events || desk.cpu_shared { 1 } else { GLANCE };
+        let looks = if desk.ends.path == "local" && glance > 1 { RING_LOOKS } else { 1 };
         let rest = Rest::default();
-        Self { desk, now, since: now, turns: 0, glance, rest, stop, completed: 0 }
+        Self { desk, now, since: now, turns: 0, glance, looks, rest, stop, completed: 0 }
+    }
+
+    /// The receiving half of a turn.
+    #[inline]
+    fn receive(&self) {
+        let mut looks = 0..self.looks;
+        while looks.next().is_some() && self.desk.ends.cx.receive(self.now) == 0 {}
     }
 
     /// One turn without what is waited for; `None`: go on waiting.
@@ -292,7 +305,7 @@ impl<T: Flavour> Trip for Serve<'_, '_, '_, '_, T> {
         let desk = self.sender.desk;
         let mut watch = Watch::new(desk, now, Signal::Cut);
         loop {
-            desk.ends.cx.receive(watch.now);
+            watch.receive();
             let mut answered = false;
             self.inbox.take(desk, |completion| {
                 // A late answer to a message that was given up is none to this one.
@@ -343,7 +356,7 @@ pub(super) fn send_server<T: Flavour>(
     let mut watch = Watch::new(desk, desk.ticker.now(), Signal::Stop);
     let mut pause = Pause::new(desk);
     loop {
-        desk.ends.cx.receive(watch.now);
+        watch.receive();
         let mut due = 0;
         let mut imm = None;
         inbox.take(desk, |completion| {
@@ -381,6 +394,8 @@ struct Mirror<'b, 'a, T: Flavour> {
     shift: u32,
     /// Where the last byte goes out.
     last: u64,
+    /// The message fills words.
+    is_word: bool,
     /// The message, where it goes inline.
     inline: Option<Vec<u8>>,
     request: WorkRequest<'b, T>,
@@ -409,6 +424,7 @@ impl<'b, 'a, T: Flavour> Mirror<'b, 'a, T> {
             word: memory.region.atomic_u64(at / 8 * 8)?,
             shift,
             last: source.at(0, 0) + u64::from(size) - 1,
+            is_word: size.is_multiple_of(8),
             inline: inline.transpose()?,
             request: request(desk, desk.params.test.op(), data, 0, 0, None)?.signaled(),
             local: desk.ends.path == "local",
@@ -436,7 +452,11 @@ impl<'b, 'a, T: Flavour> Mirror<'b, 'a, T> {
             let wr = request(desk, desk.params.test.op(), data, 0, 0, None)?;
             qp.post_send(&wr.signaled())?;
         } else {
-            desk.ends.memory.region.write_at(self.last, &[value])?;
+            // A message that a register holds is written as one, as it is sent.
+            let marks = [value; 8];
+            let (at, marks) =
+                if self.is_word { (self.last - 7, &marks[..]) } else { (self.last, &marks[..1]) };
+            desk.ends.memory.region.write_at(at, marks)?;
             qp.post_send(&self.request)?;
         }
         desk.ends.cx.transmit(now);
@@ -451,7 +471,7 @@ impl<'b, 'a, T: Flavour> Mirror<'b, 'a, T> {
     #[inline]
     fn look(&self, value: u8, now: Instant) -> bool {
         // Shared memory shows it without any work of this end; packets need a turn for each look.
-        for _ in 0..if self.local { 32 } else { 1 } {
+        for _ in 0..if self.local { LOOKS } else { 1 } {
             if self.seen() == value {
                 return true;
             }
