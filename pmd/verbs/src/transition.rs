@@ -51,7 +51,9 @@ pub(crate) fn attributes(attr: &QpAttr, mask: AttrMask) -> BTreeMap<String, Attr
     let mut attributes = BTreeMap::new();
     each(attr, mask, &mut |name, value| {
         let value = match value {
-            Shown::Number(number) | Shown::Hex(number) => Attr::Number(number),
+            Shown::Number(number) | Shown::Hex(number) | Shown::Hex24(number) => {
+                Attr::Number(number)
+            }
             Shown::Text(text) => Attr::Text(text.to_string()),
         };
         attributes.insert(name.to_owned(), value);
@@ -63,6 +65,8 @@ pub(crate) fn attributes(attr: &QpAttr, mask: AttrMask) -> BTreeMap<String, Attr
 enum Shown<'a> {
     Number(u64),
     Hex(u64),
+    /// A queue pair or packet number.
+    Hex24(u64),
     Text(&'a dyn fmt::Display),
 }
 
@@ -74,11 +78,11 @@ fn each(attr: &QpAttr, mask: AttrMask, show: &mut dyn FnMut(&'static str, Shown<
         }
     };
     let number = |value: u32| Shown::Number(value.into());
-    let hex = |value: u32| Shown::Hex(value.into());
+    let hex24 = |value: u32| Shown::Hex24(value.into());
     show(AttrMask::STATE, Shown::Text(&attr.state));
     show(AttrMask::CUR_STATE, Shown::Text(&attr.cur_state));
     show(AttrMask::EN_SQD_ASYNC_NOTIFY, Shown::Text(&attr.sqd_notify));
-    show(AttrMask::ACCESS_FLAGS, hex(attr.access.bits()));
+    show(AttrMask::ACCESS_FLAGS, Shown::Hex(attr.access.bits().into()));
     show(AttrMask::PKEY_INDEX, number(attr.pkey_index.into()));
     show(AttrMask::PORT, number(attr.port.into()));
     // Whoever knows a Q_Key can send; a log goes far.
@@ -91,11 +95,11 @@ fn each(attr: &QpAttr, mask: AttrMask, show: &mut dyn FnMut(&'static str, Shown<
     );
     show(AttrMask::AV, Shown::Text(&path));
     show(AttrMask::PATH_MTU, number(attr.path_mtu.bytes_u32()));
-    show(AttrMask::DEST_QPN, hex(attr.dest_qpn.value()));
-    show(AttrMask::RQ_PSN, hex(attr.rq_psn.value()));
+    show(AttrMask::DEST_QPN, hex24(attr.dest_qpn.value()));
+    show(AttrMask::RQ_PSN, hex24(attr.rq_psn.value()));
     show(AttrMask::MAX_DEST_RD_ATOMIC, number(attr.max_dest_rd_atomic.into()));
     show(AttrMask::MIN_RNR_TIMER, number(attr.min_rnr_timer.into()));
-    show(AttrMask::SQ_PSN, hex(attr.sq_psn.value()));
+    show(AttrMask::SQ_PSN, hex24(attr.sq_psn.value()));
     show(AttrMask::MAX_QP_RD_ATOMIC, number(attr.max_rd_atomic.into()));
     show(AttrMask::TIMEOUT, number(attr.timeout.into()));
     show(AttrMask::RETRY_CNT, number(attr.retry_cnt.into()));
@@ -118,6 +122,7 @@ impl fmt::Display for Given<'_> {
                 match value {
                     Shown::Number(number) => write!(f, "{number}"),
                     Shown::Hex(number) => write!(f, "{number:#x}"),
+                    Shown::Hex24(number) => write!(f, "{number:#08x}"),
                     Shown::Text(text) => write!(f, "{text}"),
                 }
             });

@@ -179,7 +179,8 @@ impl fmt::Display for Record {
         for (name, value) in self.attrs.iter().filter(|(name, _)| *name != "qp_state") {
             write!(f, "{separator}{name}=")?;
             match value {
-                Attr::Number(number) if is_hexadecimal(name) => write!(f, "{number:#x}")?,
+                Attr::Number(number) if is_24_bits(name) => write!(f, "{number:#08x}")?,
+                Attr::Number(number) if *name == "qp_access_flags" => write!(f, "{number:#x}")?,
                 Attr::Number(number) => write!(f, "{number}")?,
                 Attr::Text(text) => f.write_str(text)?,
             }
@@ -189,9 +190,9 @@ impl fmt::Display for Record {
     }
 }
 
-/// Numbers that people write in hexadecimal.
-fn is_hexadecimal(name: &str) -> bool {
-    matches!(name, "rq_psn" | "sq_psn" | "dest_qp_num" | "qp_access_flags")
+/// Queue pair and packet numbers, written as everywhere else.
+fn is_24_bits(name: &str) -> bool {
+    matches!(name, "rq_psn" | "sq_psn" | "dest_qp_num")
 }
 
 /// The time of day, UTC.
