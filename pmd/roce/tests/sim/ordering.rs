@@ -264,6 +264,27 @@ fn s1_47_without_a_credit_nothing_enters_the_ring() {
     assert_eq!(a.statuses(world, 1), [(1, OK)]);
 }
 
+/// A run of messages ends where the receives do, however many wait behind.
+#[test]
+fn s1_47_a_run_ends_with_the_receives() {
+    let mut pair = pair(11);
+    let Pair { world, a, b, .. } = &mut pair;
+    for id in 0..2 {
+        b.recv(world, 50 + id, 0, 256);
+    }
+    for id in 0..6 {
+        a.post(world, id, SendOp::Send, 0, 16);
+    }
+    world.run_for(Duration::from_micros(100));
+    assert_eq!(a.poll(world).len(), 2);
+    assert_eq!(world.ring_bytes(a.host()), 2 * 32 + 16, "two messages and a question");
+    for id in 2..6 {
+        b.recv(world, 50 + id, 0, 256);
+    }
+    assert_eq!(a.statuses(world, 4), [2, 3, 4, 5].map(|id| (id, OK)));
+    assert_eq!(b.counters(world).out_of_sequence, 0);
+}
+
 /// An atomic that overtook a message is not executed again when the message is sent again.
 #[test]
 fn s1_32_an_atomic_is_executed_once() {
