@@ -123,6 +123,8 @@ pub const KEEP_ALIVE_GRACE: u32 = 2;
 pub const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Messages lost in a row after which nobody is there.
 pub const LOST_IN_A_ROW: u32 = 5;
+/// Characters of a peer's reason that are kept.
+pub const REASON_MAX: usize = 1000;
 /// Turns between two looks at a control channel, while the connection is busy.
 pub const CHANNEL_TURNS: u32 = 32;
 /// How long a node whose peer has left waits to be told to end as well: between two processes of a run on a busy machine lie

@@ -214,6 +214,30 @@ fn strangers_are_told_apart() {
     assert_eq!(output.status.code(), Some(0), "a stranger is no client: {}", stderr(&output));
 }
 
+/// Whoever answers with a refusal that refuses nothing has not done the work.
+#[test]
+fn a_peer_cannot_call_a_run_done() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = format!("node.client.peer={}", listener.local_addr().unwrap());
+    let liar = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut len = [0; 4];
+        stream.read_exact(&mut len).unwrap();
+        let mut greeting = vec![0; u32::from_be_bytes(len) as usize];
+        stream.read_exact(&mut greeting).unwrap();
+        stream.write_all(b"\0\0\0\x09\x03ok: fine").unwrap();
+        // Until the other end hangs up.
+        drop(stream.read(&mut len));
+    });
+    let output = spinwire(&["run", &config("quickstart-client.toml"), "--set", &peer, "--json"]);
+    liar.join().unwrap();
+    let report = report(&output);
+    assert_eq!((output.status.code(), &report["ok"]), (Some(1), &Value::from(false)), "{report}");
+    assert_eq!(report["verdict"]["code"], "unknown");
+    assert_eq!(report["verdict"]["summary"], "ok: fine");
+}
+
 /// Ctrl-C reaches everything on the terminal, and is the first signal to every process of the run: all drain and report.
 #[test]
 fn ctrl_c_on_several_configs_drains_all_of_them() {

@@ -6,6 +6,7 @@ use pmd_observe::{Code, Owner, Verdict};
 
 use super::Peer;
 use crate::failure::Failure;
+use crate::limits::REASON_MAX;
 
 /// A reason that crosses the control channel as text: a verdict code, a colon, a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,11 +23,14 @@ impl Refusal {
         Self { code, reason: reason.into() }
     }
 
-    /// From the words of a peer, whatever they are.
+    /// From the words of a peer, whatever they are: not all of them, if there are many, and no refusal means that all is
+    /// well.
     pub fn parse(text: &str) -> Self {
+        let text = text.char_indices().nth(REASON_MAX).map_or(text, |(end, _)| &text[..end]);
         let known = text
             .split_once(": ")
-            .and_then(|(code, reason)| Some(Self::new(code.parse().ok()?, reason)));
+            .and_then(|(code, reason)| Some(Self::new(code.parse().ok()?, reason)))
+            .filter(|refusal| refusal.code != Code::Ok);
         known.unwrap_or_else(|| Self::new(Code::Unknown, text))
     }
 
@@ -66,8 +70,13 @@ mod tests {
 
     #[test]
     fn other_words_are_taken_as_they_are() {
-        for text in ["no: room", "", "peer_dead: x", "go away"] {
+        for text in ["no: room", "", "peer_dead: x", "go away", "ok: fine"] {
             assert_eq!(Refusal::parse(text), Refusal::new(Code::Unknown, text));
         }
+    }
+    #[test]
+    fn long_words_are_cut() {
+        let refusal = Refusal::parse(&format!("length: {}", "ä".repeat(70_000)));
+        assert_eq!((refusal.code, refusal.reason.chars().count()), (Code::Length, REASON_MAX - 8));
     }
 }
