@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +16,8 @@ use pmd_ledger::recovery;
 
 /// Longest message, bytes: a hello with all its private data fits many times.
 const MAX_MESSAGE: usize = 64 * 1024;
+/// Messages of another process that wait to be polled. A peer that sends more waits until they are, by the window of its socket.
+const INBOX: usize = 32;
 /// How long a peer may take to read one message.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a waiting thread looks whether it is still wanted.
@@ -222,7 +224,7 @@ impl Channel {
         stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
         let socket = Arc::new(Socket { stream, writing: Mutex::new(()) });
         let reader = Arc::clone(&socket);
-        let (sender, inbox) = mpsc::channel();
+        let (sender, inbox) = mpsc::sync_channel(INBOX);
         thread::Builder::new()
             .name("channel".into())
             .spawn(move || read_messages(&reader, &sender))?;
@@ -242,7 +244,7 @@ impl Drop for Channel {
 }
 
 /// Reads until the socket ends or talks nonsense; the last message says how it ended.
-fn read_messages(socket: &Socket, sender: &Sender<Message>) {
+fn read_messages(socket: &Socket, sender: &SyncSender<Message>) {
     let mut signs = SIGNS_OF_LIFE;
     let last = loop {
         match read_message(&mut &socket.stream) {
