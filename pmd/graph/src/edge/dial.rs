@@ -229,7 +229,7 @@ impl Dial {
     /// Waits for another attempt, if there is time for one.
     fn pause(&mut self, now: u64, again: Again, failure: Failure) -> Result<(), Failure> {
         if self.deadline.is_none_or(|deadline| now >= deadline) {
-            return Err(failure);
+            return Err(self.given_up(failure));
         }
         tracing::debug!("dialling again: {failure}");
         let Again { since, attempt } = again;
@@ -365,8 +365,26 @@ impl Dial {
         }
     }
 
+    /// A peer that was there has not come back; `last` is what the last attempt met.
+    fn given_up(&self, last: Failure) -> Failure {
+        if last.verdict.code != Code::PeerNotReady {
+            return last;
+        }
+        let (peer, limit) = (&self.peer, self.limit());
+        let summary = format!("{peer} is gone, and nobody has come back within {limit:?}");
+        Failure::new(Code::PeerDead, Owner::Remote, summary)
+            .because(last.verdict.summary)
+            .turn(format!("node.{}.reconnect_timeout", self.caller.home.name()))
+    }
+
+    /// How long it may take until there is a connection.
+    fn limit(&self) -> Duration {
+        let Caller { timeout, reconnect, .. } = self.caller;
+        self.again.and(reconnect).unwrap_or(timeout)
+    }
+
     fn unreachable(&self, why: &str) -> Failure {
-        let (peer, timeout) = (&self.peer, self.caller.timeout);
+        let (peer, timeout) = (&self.peer, self.limit());
         let summary = format!("cannot reach {peer} within {timeout:?}: {why}");
         Failure::new(Code::PeerNotReady, Owner::Remote, summary)
             .because("start the pipeline that listens there, or correct the address")
@@ -374,7 +392,7 @@ impl Dial {
     }
 
     fn silent(&self) -> Failure {
-        let (peer, timeout) = (&self.peer, self.caller.timeout);
+        let (peer, timeout) = (&self.peer, self.limit());
         let summary = format!("{peer} did not answer within {timeout:?}");
         Failure::new(Code::PeerNotReady, Owner::Remote, summary)
             .because("its channel is open, but it does not answer the greeting")

@@ -34,10 +34,12 @@ impl Inquest {
         Self { home, start: endpoint.evidence(), inquiry: None, answers: 0 }
     }
 
-    /// The connection has come back: what follows counts from here.
+    /// Something was done over the connection. If it had broken, what follows counts from here; until then, what was told
+    /// of the break explains also why it did not hold.
     pub(super) fn begin_anew(&mut self, endpoint: &dyn Endpoint) {
-        self.start = endpoint.evidence();
-        self.inquiry = None;
+        if self.inquiry.take().is_some() {
+            self.start = endpoint.evidence();
+        }
     }
 
     /// What this end knows of itself.

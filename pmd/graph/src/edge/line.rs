@@ -303,6 +303,7 @@ impl Line {
             if self.trouble.is_none() {
                 if progress {
                     comeback.progress(now);
+                    self.inquest.begin_anew(&*self.endpoint);
                 }
                 return Ok(());
             }
@@ -319,7 +320,6 @@ impl Line {
         match comeback.run(now, &mut *self.endpoint, &mut self.channel) {
             Ok(true) => {
                 self.trouble = None;
-                self.inquest.begin_anew(&*self.endpoint);
                 tracing::info!("the connection to {} is up again", self.peer);
                 Ok(())
             }
