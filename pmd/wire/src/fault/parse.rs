@@ -43,6 +43,9 @@ pub enum ParseRuleError {
     /// Not a time.
     #[error("{0:?} is not a time: write it with its unit, as in 5ms (ns, us, ms or s)")]
     Time(String),
+    /// It is over before it begins.
+    #[error("{0:?} is no time to hit anything in: leave `for` out, or give it more")]
+    Never(String),
     /// Not a number, or too large.
     #[error("{1:?} after {0} is not a whole number from {2} to {3}")]
     Number(&'static str, String, u64, u64),
@@ -84,7 +87,11 @@ pub fn parse<'a>(
             "count" => number(&mut count, "count", words.next(), 1, u64::MAX)?,
             "for" => {
                 let time = words.next().ok_or(ParseRuleError::Missing("for", "time"))?;
-                once(&mut lasts, "for", nanoseconds(time)?)?;
+                let ns = match nanoseconds(time)? {
+                    0 => return Err(ParseRuleError::Never(time.to_owned())),
+                    ns => ns,
+                };
+                once(&mut lasts, "for", ns)?;
             }
             "psn" => number(&mut psn, "psn", words.next(), 0, 0xff_ffff)?,
             word => {
@@ -226,6 +233,7 @@ mod tests {
             ("drop for", "lacks its time"),
             ("drop for 5", "write it with its unit"),
             ("drop for 5ms for 6ms", "occurs twice"),
+            ("drop for 0s", "is no time to hit anything in"),
             ("drop to", "lacks its node"),
             ("drop after x", "\"x\" after after is not a whole number"),
             ("drop every 0", "from 1 to"),
