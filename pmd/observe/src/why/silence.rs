@@ -50,7 +50,8 @@ pub(super) fn qkey(facts: &Facts<'_>) -> Option<Verdict> {
     let Symptom::Lost { .. } = facts.evidence.symptom else { return None };
     let (ours, theirs) = (facts.evidence.local.qp.qkey, facts.far().and_then(|end| end.qp.qkey));
     let differ = ours.zip(theirs).is_some_and(|(ours, theirs)| ours != theirs);
-    let counted = facts.remote("qkey_viol").saturating_add(facts.remote("drop_bad_qkey"));
+    // Ours counts each under both names, others under the first alone.
+    let counted = facts.remote("qkey_viol").max(facts.remote("drop_bad_qkey"));
     (counted > 0 || differ).then(|| {
         let shown =
             |key: Option<u32>| key.map_or_else(|| "unknown".into(), |key| format!("{key:#x}"));
