@@ -39,7 +39,15 @@ pub(super) fn replay(path: &Path, json: bool) -> anyhow::Result<Exit> {
     } else {
         app::print(&to_text(&played))?;
     }
-    Ok(if played.is_equal() { Exit::Done } else { Exit::Failed })
+    Ok(if is_proof(&played) { Exit::Done } else { Exit::Failed })
+}
+
+/// Whether the replay says that the run would come out the same again: a record that has lost its end, or in which nothing
+/// happens, says nothing.
+fn is_proof(played: &Replay) -> bool {
+    let has_lost_its_end = played.is_torn && matches!(played.ending, Ending::Complete);
+    let tells = played.engines.iter().any(|engine| engine.inputs > 0);
+    played.is_equal() && tells && !has_lost_its_end
 }
 
 /// How the record ended, in words; nothing where it ended with its run.
@@ -83,10 +91,10 @@ fn to_text(played: &Replay) -> String {
     if let Some(ending) = ending(played) {
         let _ = writeln!(text, "the record: {ending}");
     }
-    text.push_str(if played.is_equal() {
-        "replayed exactly: every output is as it was\n"
-    } else {
-        "not replayed: see the first difference of each lcore\n"
+    text.push_str(match (is_proof(played), played.is_equal()) {
+        (true, _) => "replayed exactly: every output is as it was\n",
+        (false, true) => "no proof: what is left of the record is not the whole of it\n",
+        (false, false) => "not replayed: see the first difference of each lcore\n",
     });
     text
 }
@@ -119,7 +127,7 @@ fn to_json(played: &Replay) -> Value {
         })
     });
     json!({
-        "ok": played.is_equal(),
+        "ok": is_proof(played),
         "ending": ending(played),
         "notes": played.notes,
         "engines": engines.collect::<Vec<_>>(),

@@ -63,6 +63,14 @@ fn b4_a_pipeline_replays_exactly() {
         }
         let bytes = fs::read(&record).unwrap();
         assert_eq!(bytes.len() > 4 * 300_000, is_packets, "packets are kept with their bytes");
+        let cut = folder.join("cut-off.rec");
+        fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+        let (code, report) = replay(&cut);
+        assert_eq!(
+            (code, &report["ok"]),
+            (Some(1), &Value::from(false)),
+            "half is no proof: {report}"
+        );
         if is_packets {
             // Nearly all of it is what frames carry.
             let mut altered = bytes.clone();
