@@ -4,7 +4,7 @@
 //! surroundings answer when it asks them. [`Recorded`] is an engine that writes all of that to a
 //! [`Recording`]: commands, frames, records of shared memory and turns of the loop, each with its time; what
 //! memory answered, byte for byte where the bytes matter; which frames the wire took. Behind each input stands
-//! what came of it: frames, completions, copies, events, the next deadline. [`replay`] tells the same to a new
+//! what came of it: frames, completions, copies, events, the next deadline. [`replay()`] tells the same to a new
 //! engine and names the first input that comes out differently.
 //!
 //! Turns in which nothing can happen are not written down: no deadline had come, nobody waited for a turn, and
