@@ -27,6 +27,9 @@ pub struct Ends {
     pub to: Remote,
 }
 
+/// Local ACK timeout: the budget is 34 s.
+const PATIENT: u8 = 20;
+
 impl std::fmt::Debug for Ends {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ends").field("path", &self.near.path()).finish_non_exhaustive()
@@ -39,7 +42,13 @@ impl Ends {
     /// # Errors
     /// What was refused.
     pub fn connect(wire: WireChoice, size: u32) -> Result<Self> {
-        let options = EndpointOptions { depth: DEPTH, recv_depth: DEPTH, ..Default::default() };
+        // Under valgrind on a busy machine, half a second may pass between two polls.
+        let options = EndpointOptions {
+            depth: DEPTH,
+            recv_depth: DEPTH,
+            timeout: PATIENT,
+            ..Default::default()
+        };
         let (near_cx, far_cx) = (context("near", wire)?, context("far", wire)?);
         let (mut near, mut far) = (near_cx.prepare(&options)?, far_cx.prepare(&options)?);
         far.connect(&near.hello(b""))?;
