@@ -4,6 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
+use pmd_observe::why::End;
 use pmd_observe::{Code, Owner};
 use pmd_verbs::connect::{Channel, Listener, Message};
 use pmd_verbs::endpoint::{Endpoint, EndpointOptions, Pending};
@@ -75,7 +76,14 @@ struct Caller {
 
 enum Stage {
     Silent,
-    Answered { key: usize, pending: Box<dyn Pending>, peer: Peer, reconnect: Option<Duration> },
+    Answered {
+        key: usize,
+        pending: Box<dyn Pending>,
+        peer: Peer,
+        reconnect: Option<Duration>,
+        /// This end before the caller could reach it.
+        start: Box<End>,
+    },
 }
 
 /// Who refused an admitted caller.
@@ -226,9 +234,10 @@ impl Acceptor {
                 let caller = Caller { stage: Stage::Silent, ..caller };
                 self.greeted(now, caller, &bytes, host)
             }
-            (Stage::Answered { key, pending, peer, reconnect }, Message::Ready) => {
+            (Stage::Answered { key, pending, peer, reconnect, start }, Message::Ready) => {
                 let endpoint = pending.into_endpoint();
-                let mut line = Line::new(endpoint, caller.channel, peer, self.home.clone());
+                let line = Line::new(endpoint, caller.channel, peer, self.home.clone());
+                let mut line = line.counting_from(*start);
                 if let Some(limit) = reconnect {
                     line = line.coming_back(Comeback::new(Role::Follows, limit, None), None);
                 }
@@ -292,10 +301,12 @@ impl Acceptor {
             Err(refusal) => return refuse(caller, refusal, host),
         };
         match self.prepare(&admission, &ask, host) {
-            Ok((pending, answer)) => {
+            Ok((mut pending, answer)) => {
+                let start = Box::new(pending.endpoint().evidence());
                 let reconnect = self.granted(&ask);
                 let reconnect = (reconnect > 0).then(|| Duration::from_millis(reconnect.into()));
-                caller.stage = Stage::Answered { key: admission.key, pending, peer, reconnect };
+                caller.stage =
+                    Stage::Answered { key: admission.key, pending, peer, reconnect, start };
                 caller.deadline = Some(after(ACCEPT_TIMEOUT, now));
                 match caller.channel.send(&Message::Hello(answer)) {
                     Ok(()) => Step::Wait(caller),

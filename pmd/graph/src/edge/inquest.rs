@@ -34,6 +34,12 @@ impl Inquest {
         Self { home, start: endpoint.evidence(), inquiry: None, answers: 0 }
     }
 
+    /// The baseline is an earlier one. What the queue pair was brought up with is known since.
+    pub(super) fn count_from(&mut self, start: End) {
+        let qp = Qp { counters: start.qp.counters, ..std::mem::take(&mut self.start.qp) };
+        self.start = End { qp, ..start };
+    }
+
     /// Something was done over the connection. If it had broken, what follows counts from here; until then, what was told
     /// of the break explains also why it did not hold.
     pub(super) fn begin_anew(&mut self, endpoint: &dyn Endpoint) {

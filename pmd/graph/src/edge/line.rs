@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use pmd_observe::why::End;
 use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::WcStatus;
 use pmd_verbs::connect::{Channel, FOREIGN, Message};
@@ -134,6 +135,12 @@ impl Line {
             comeback: None,
             caller: None,
         }
+    }
+
+    /// The same, over which something may have come already since this end was as in `start`.
+    pub(super) fn counting_from(mut self, start: End) -> Self {
+        self.inquest.count_from(start);
+        self
     }
 
     /// The same, to be brought back when it breaks, if its device can do that; by `caller`, also to another process.
