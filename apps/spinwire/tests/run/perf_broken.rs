@@ -148,7 +148,8 @@ fn silence_of_each_kind_has_its_verdict() {
         "{evidence}"
     );
     assert_eq!(fail_by(line, "drop acks")["code"], "ack-path-lost");
-    let slow = fail(&format!("{line} --pause-responder 1s"), 1);
+    // Enough that they are not through before the responder stands still.
+    let slow = fail("send-bw -s 64 -n 500000 --wire udp -u 12 --pause-responder 1s", 1);
     assert_eq!(
         (&slow["code"], &slow["owner"]),
         (&"responder-slow".into(), &"remote".into()),
