@@ -90,7 +90,8 @@ impl Ends {
             ensure!(turns < IDLE_TURNS, "{completed} of {BATCH} operations ended, then none");
             completed += self.near.poll(&mut |settled| {
                 if settled.outcome != Outcome::Done {
-                    failed = Some(settled);
+                    // The first says why; what is behind it was flushed.
+                    failed.get_or_insert(settled);
                 }
             });
             let received = self.far.poll(&mut |_| {});
