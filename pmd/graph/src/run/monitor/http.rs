@@ -70,9 +70,10 @@ impl Server {
         self.listener.is_some()
     }
 
-    /// Serves these from now on. An answer under way goes on with what it began with.
+    /// Serves these from now on, and begins with those who wait for them. An answer under way goes on with what it began with.
     pub(super) fn show(&mut self, pages: Pages) {
         self.pages = Some(Arc::new(pages));
+        self.serve();
     }
 
     /// Whether somebody waits for pages that are fresher.
@@ -107,9 +108,14 @@ impl Server {
             return false;
         }
         self.let_in();
+        self.serve();
+        true
+    }
+
+    /// Goes on with everybody.
+    fn serve(&mut self) {
         let (pages, now) = (self.pages.clone(), Instant::now());
         self.clients.retain_mut(|client| client.go_on(pages.as_ref()) && now < client.deadline);
-        true
     }
 
     fn let_in(&mut self) {
