@@ -109,6 +109,10 @@ pub trait Backend: fmt::Debug {
         self.len() == 0
     }
 
+    /// Which store it is, where what is stored is still there when the process is started again: the same number then, and
+    /// another one for any other store. `None`: what is stored ends with the process.
+    fn identity(&self) -> Option<u64>;
+
     /// Where the bytes of a request lie in memory.
     fn layout(&self) -> Layout;
 

@@ -24,6 +24,10 @@ impl Backend for Memory {
         self.len
     }
 
+    fn identity(&self) -> Option<u64> {
+        None
+    }
+
     fn layout(&self) -> Layout {
         Layout::Store
     }

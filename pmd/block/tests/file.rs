@@ -59,6 +59,22 @@ fn open(spec: &FileSpec<'_>, memory: &Arc<Segment>) -> Result<FileBackend, OpenE
     FileBackend::open(spec, memory, 0..memory.len())
 }
 
+/// A store that is opened again is the same one; another file of the same name is not, and one without a name ends.
+#[test]
+fn a_store_is_known_again() {
+    let (folder, memory) = (Folder::new("identity"), memory());
+    let (path, other) = (folder.file(), folder.0.join("other"));
+    let identity = |place| open(&spec(place), &memory).unwrap().identity();
+    let first = identity(Place::Path(&path));
+    assert!(first.is_some());
+    assert_eq!(identity(Place::Path(&path)), first);
+    assert_ne!(identity(Place::Path(&other)), first);
+    fs::remove_file(&path).unwrap();
+    assert_ne!(identity(Place::Path(&path)), first, "made anew, it holds nothing");
+    assert_eq!(identity(Place::Unnamed(&folder.0)), None);
+    assert_eq!(pmd_block::Memory::new(MIB).identity(), None);
+}
+
 fn request(kind: Kind, offset: u64, len: u32, buffer: u64, token: u64) -> Request {
     Request { kind, offset, len, buffer, token }
 }

@@ -14,6 +14,7 @@ mod perf_broken;
 mod reconnect;
 mod record;
 mod recorded;
+mod resume;
 mod storage;
 mod two;
 mod why;

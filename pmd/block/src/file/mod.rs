@@ -136,6 +136,10 @@ impl Backend for FileBackend {
         self.len
     }
 
+    fn identity(&self) -> Option<u64> {
+        self.opened.identity
+    }
+
     fn layout(&self) -> Layout {
         Layout::Buffers
     }

@@ -1,11 +1,11 @@
 //! Opening the file of a store.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use rustix::fs::{
     AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags, XattrFlags,
@@ -131,6 +131,8 @@ pub(super) struct Opened {
     pub(super) direct: Option<DirectFile>,
     pub(super) len: u64,
     pub(super) path: PathBuf,
+    /// Tells it from every other file; `None` for one that ends with the process.
+    pub(super) identity: Option<u64>,
 }
 
 /// The descriptor that passes by the page cache, and what its requests have to be multiples of.
@@ -179,7 +181,17 @@ pub(super) fn open(spec: &FileSpec<'_>) -> Result<Opened, OpenError> {
     if spec.direct == Direct::Require && direct.is_none() {
         return Err(OpenError::NoDirect { path });
     }
-    Ok(Opened { buffered: file, direct, len, path })
+    let identity = matches!(spec.place, Place::Path(_)).then(|| identity(&metadata));
+    Ok(Opened { buffered: file, direct, len, path, identity })
+}
+
+/// Which file it is. Its number alone is given to the next one soon after it is removed; its birth tells the two apart, where
+/// the file system knows it.
+fn identity(metadata: &Metadata) -> u64 {
+    let born = metadata.created().ok();
+    let born = born.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let born = born.map_or(0, |time| time.as_secs() << 30 | u64::from(time.subsec_nanos()));
+    metadata.dev().rotate_left(48) ^ metadata.ino().rotate_left(24) ^ born
 }
 
 /// Keeps others away from the file. Of a process that was killed, the kernel lets go a little later than it is gone.

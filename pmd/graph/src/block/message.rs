@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// Version of the messages; another one is refused.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of every message: short enough to be sent inline by any device.
 pub const MESSAGE_BYTES: usize = MESSAGE_LEN as usize;
 /// The same as operations count.
@@ -287,7 +287,7 @@ mod tests {
             crc32c: Some(0xaabb_ccdd),
         };
         let expected = [
-            2, 1, 1, 0, 0xdd, 0xcc, 0xbb, 0xaa, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0,
+            3, 1, 1, 0, 0xdd, 0xcc, 0xbb, 0xaa, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0,
             0x10, 0, 0, 4, 3, 2, 1,
         ];
         assert_eq!(request.encode(), expected);

@@ -3,8 +3,12 @@
 //! **Opening.** A client connects with an [`Open`]: which session the connection belongs to (a client with several queue
 //! pairs opens one connection for each), how many bytes it will store, how many requests it wants in flight, and a
 //! reference to memory of its own with a buffer for each of them. The target answers with an [`Opened`]: its capacity for
-//! this session, the depth it grants, and a reference to exported memory. Both travel as connection data, so that nothing
-//! is exported to anybody who was not admitted.
+//! this session, the depth it grants, a reference to exported memory, and as [`Held`] where the session's part lies in which
+//! store. Both travel as connection data, so that nothing is exported to anybody who was not admitted.
+//!
+//! **Coming back.** A session whose target was started again opens anew with what it [`Held`]. A target with that store
+//! gives it the same part, or nothing while somebody else has it. Another answer than what was held means that what the
+//! session stored is gone.
 //!
 //! **Places.** A store in memory is exported itself ([`Place::Store`]): a range lies at its offset. A store elsewhere has
 //! buffers in between ([`Place::Buffers`]): the range of a request lies in the buffer of its tag.
@@ -34,7 +38,7 @@ mod pulse;
 pub use message::{
     MESSAGE_BYTES, MESSAGE_LEN, MessageError, Operation, Reply, Request, Status, VERSION,
 };
-pub use open::{BUFFER_BYTES, OPEN_BYTES, Open, Opened, Place};
+pub use open::{BUFFER_BYTES, Held, OPEN_BYTES, Open, Opened, Place};
 pub(crate) use post::{Post, nonsense, refused};
 pub(crate) use pulse::Pulse;
 

@@ -43,6 +43,7 @@ impl Client {
             Schema::new("block-client", "writes blocks to a target over RDMA and reads them back")
                 .takes_input()
                 .rdma(PROTOCOL, Role::Initiator)
+                .reconnects()
                 .key(
                     Key::count("qps", 1..=QPS_MAX, "queue pairs that the blocks are spread over")
                         .default(1_u64),

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::limits::LOST_AFTER;
 use crate::plan::demand::Queues;
 use crate::stream::Inlet;
-use session::{Part, Session};
+use session::{Before, Part, Session};
 
 /// Work requests of a block on the send queue: the WRITE and the SEND that commits it; a READ follows when both are done.
 pub(crate) const SENDS_PER_BLOCK: u64 = 2;
@@ -47,6 +47,8 @@ pub(crate) struct BlockClient {
     name: String,
     inlet: Inlet,
     lanes: Vec<Lane>,
+    /// What every connection asks for.
+    open: Open,
     /// The lane that gets the next block.
     turn: usize,
     /// Told to stop: what is in flight ends, nothing begins.
@@ -54,6 +56,8 @@ pub(crate) struct BlockClient {
     desertion: Desertion,
     /// Told to stop before every connection was made.
     unconnected: Option<Failure>,
+    /// Blocks that were on their way over connections that were given up.
+    unfinished: usize,
 }
 
 /// One connection.
@@ -66,8 +70,16 @@ enum Lane {
 /// A connection being made.
 struct Dialed {
     dial: Dial,
-    open: Open,
     part: Part,
+    /// What was on its way over the connection before.
+    before: Option<Before>,
+}
+
+impl Dialed {
+    /// Blocks that are not done.
+    fn in_flight(&self) -> usize {
+        self.before.as_ref().map_or(0, Before::in_flight)
+    }
 }
 
 impl BlockClient {
@@ -88,6 +100,7 @@ impl BlockClient {
             depth: u32::try_from(depth).unwrap_or(u32::MAX),
             stride: u32::try_from(stride).unwrap_or(u32::MAX),
             keep_alive_ms: milliseconds(keep_alive),
+            held: None,
             memory: Vec::new(),
         };
         let messages = cx.extent("messages");
@@ -110,33 +123,38 @@ impl BlockClient {
                 patience: (!reliable).then_some(LOST_AFTER),
                 keep_alive,
             };
-            Ok(Lane::Dialing(Box::new(Dialed { dial, open: open.clone(), part })))
+            Ok(Lane::Dialing(Box::new(Dialed { dial, part, before: None })))
         };
         let lanes = dials.into_iter().enumerate().map(lane);
         Ok(Box::new(Self {
             name: cx.name().to_owned(),
             inlet,
             lanes: lanes.collect::<Result<_, Failure>>()?,
+            open,
             turn: 0,
             stopping: false,
             desertion: Desertion::default(),
             unconnected: None,
+            unfinished: 0,
         }))
     }
 
     /// Goes on with connecting one lane. Returns whether something happened.
     fn connect(&mut self, index: usize, now: u64, record: &mut Record) -> Result<bool, Failure> {
         let Lane::Dialing(dialed) = &mut self.lanes[index] else { return Ok(false) };
-        let Dialed { dial, open, part } = &mut **dialed;
+        let Dialed { dial, part, before } = &mut **dialed;
         match dial.poll(now)? {
             Dialing::Waiting => Ok(false),
             Dialing::Reached(endpoint) => {
-                open.memory = part.equip(endpoint)?;
-                dial.ask(&open.encode())?;
+                let memory = part.equip(endpoint)?;
+                let held = before.as_ref().map(Before::held);
+                dial.ask(&Open { memory, held, ..self.open.clone() }.encode())?;
                 Ok(true)
             }
             Dialing::Connected(answer, line) => {
-                let session = open_session(part, &answer, line)?;
+                let mut session = open_session(part, &answer, line, before.take())?;
+                // What it has to do again comes before anything new.
+                session.hear(now, record)?;
                 record.path(session.path());
                 self.lanes[index] = Lane::Up(Box::new(session));
                 Ok(true)
@@ -165,6 +183,16 @@ impl BlockClient {
         Ok(given)
     }
 
+    /// The target's process is gone: dials it again, where that is wished for.
+    fn dial_again(&mut self, index: usize) {
+        if let Lane::Up(session) = std::mem::replace(&mut self.lanes[index], Lane::Over)
+            && let Some((dial, part, before)) = session.redial()
+        {
+            let before = Some(before);
+            self.lanes[index] = Lane::Dialing(Box::new(Dialed { dial, part, before }));
+        }
+    }
+
     /// A target that leaves first takes no more blocks; those in flight still end.
     fn deserted(&mut self, now: u64, session: usize) {
         let Lane::Up(session) = &self.lanes[session] else { return };
@@ -176,14 +204,22 @@ impl BlockClient {
 
     /// Gives up: the peers learn why, and every block in flight is an error.
     fn give_up(&mut self, failure: &Failure, record: &mut Record) {
-        let mut unfinished = 0;
         for lane in &mut self.lanes {
-            if let Lane::Up(session) = std::mem::replace(lane, Lane::Over) {
-                unfinished += session.in_flight();
-                session.abort(&failure.verdict);
+            match std::mem::replace(lane, Lane::Over) {
+                Lane::Up(session) => {
+                    self.unfinished += session.in_flight();
+                    session.abort(&failure.verdict);
+                }
+                Lane::Dialing(dialed) => self.unfinished += dialed.in_flight(),
+                Lane::Over => {}
             }
         }
-        (0..unfinished.max(1)).for_each(|_| record.error());
+        self.count_errors(record);
+    }
+
+    /// It ends with a failure: every block that was begun and is not done is an error.
+    fn count_errors(&self, record: &mut Record) {
+        (0..self.unfinished.max(1)).for_each(|_| record.error());
     }
 
     fn turn_of_lanes(&mut self, now: u64, record: &mut Record) -> Result<usize, Failure> {
@@ -192,7 +228,9 @@ impl BlockClient {
             match &mut self.lanes[index] {
                 Lane::Up(session) => {
                     work += session.run(now, record)?;
-                    if session.peer_left() {
+                    if session.is_gone() {
+                        self.dial_again(index);
+                    } else if session.peer_left() {
                         self.deserted(now, index);
                     }
                 }
@@ -211,7 +249,6 @@ impl BlockClient {
                     session.doorbell();
                     false
                 }
-                // Nothing was begun on it.
                 Lane::Dialing(_) => self.stopping,
                 Lane::Over => false,
             };
@@ -220,6 +257,7 @@ impl BlockClient {
                 match std::mem::replace(lane, Lane::Over) {
                     Lane::Up(session) => session.leave(),
                     Lane::Dialing(dialed) => {
+                        self.unfinished += dialed.in_flight();
                         let failure = dialed.dial.leave();
                         self.unconnected.get_or_insert(failure);
                     }
@@ -246,7 +284,7 @@ impl Node for BlockClient {
                 None => self.desertion.settle(now, self.stopping),
             };
             if ended.is_err() {
-                record.error();
+                self.count_errors(record);
             }
             return ended;
         }
@@ -275,14 +313,19 @@ impl std::fmt::Debug for BlockClient {
 }
 
 /// Takes what the target granted.
-fn open_session(part: &Part, answer: &[u8], mut line: Line) -> Result<Session, Failure> {
+fn open_session(
+    part: &Part,
+    answer: &[u8],
+    mut line: Line,
+    before: Option<Before>,
+) -> Result<Session, Failure> {
     let opened = Opened::decode(answer).map_err(|error| {
         let summary = format!("{} answered no grant: {error}", line.peer());
         Failure::new(Code::InvalidRequest, Owner::Remote, summary)
     })?;
     let endpoint: &mut dyn Endpoint = line.endpoint();
     let storage = endpoint.import(&opened.memory)?;
-    Session::new(part.clone(), line, storage, &opened)
+    Session::new(part.clone(), line, storage, &opened, before)
 }
 
 /// A silence as a target is told about it; one that is no whole millisecond is not no silence.

@@ -7,8 +7,10 @@ use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Rights, Set
 
 use super::slots::{Slots, Stage};
 use super::{MORE_REQUESTS, nanoseconds};
-use crate::block::{Opened, Operation, Place, Post, Pulse, Request, Status, nonsense, refused};
-use crate::edge::{Line, Peer};
+use crate::block::{
+    Held, Opened, Operation, Place, Post, Pulse, Request, Status, nonsense, refused,
+};
+use crate::edge::{Change, Dial, Line, Peer};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::node::Record;
@@ -81,7 +83,33 @@ pub(super) struct Session {
     sequence: u64,
     goodbye: Goodbye,
     pulse: Pulse,
+    /// Where the target stores.
+    held: Held,
+    /// Whether it has stored anything.
+    has_stored: bool,
+    /// The target's process is gone, and can be dialled again.
+    gone: bool,
     settled: Vec<Settled>,
+}
+
+/// What outlives a target that is started again.
+pub(super) struct Before {
+    slots: Slots,
+    sequence: u64,
+    held: Held,
+    has_stored: bool,
+}
+
+impl Before {
+    /// Blocks that are not done.
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.in_flight()
+    }
+
+    /// Where the target had stored.
+    pub(super) fn held(&self) -> Held {
+        self.held
+    }
 }
 
 /// How far the end of a session is.
@@ -99,10 +127,24 @@ impl Session {
         mut line: Line,
         storage: RemoteKey,
         granted: &Opened,
+        before: Option<Before>,
     ) -> Result<Self, Failure> {
         let key = line.endpoint().register(part.post.extent().region())?;
         let read_key = part.read_back.as_ref().map(|read| line.endpoint().register(read.region()));
         let depth = granted.depth.min(part.post.requests() - MORE_REQUESTS).max(1);
+        let held = granted.held;
+        let fresh = || Before { slots: Slots::new(depth), sequence: 0, held, has_stored: false };
+        let before = before.unwrap_or_else(fresh);
+        if before.slots.count() > depth as usize {
+            let (peer, had) = (line.peer(), before.slots.count());
+            let summary = format!("{peer} has come back with less room than it had");
+            return Err(Failure::new(Code::Length, Owner::Config, summary)
+                .because(format!("{had} blocks in flight before, {depth} now")));
+        }
+        if before.has_stored && before.held != held {
+            return Err(forgotten(line.peer()));
+        }
+        let Before { slots, sequence, has_stored, .. } = before;
         let caps = line.caps();
         Ok(Self {
             key,
@@ -111,8 +153,11 @@ impl Session {
             place: granted.place,
             capacity: granted.capacity,
             depth,
-            slots: Slots::new(depth),
-            sequence: 0,
+            slots,
+            sequence,
+            held,
+            has_stored,
+            gone: false,
             goodbye: Goodbye::Unsaid,
             pulse: Pulse::new(part.keep_alive),
             settled: Vec::with_capacity((caps.depth + caps.recv_depth) as usize),
@@ -166,10 +211,43 @@ impl Session {
             self.take_in(now, settled, record)?;
         }
         self.settled = settled;
+        self.hear(now, record)?;
         self.submit(now)?;
         self.look_at_the_time(now)?;
         self.keep_alive(now)?;
         Ok(found)
+    }
+
+    /// Hears what has become of a connection that broke: a block that is not done is written again, as often as one likes.
+    pub(super) fn hear(&mut self, now: u64, record: &mut Record) -> Result<(), Failure> {
+        while let Some(change) = self.line.change() {
+            match change {
+                Change::Broken => {}
+                Change::Renewed => {
+                    let token = |number| Purpose::Receive.token(number);
+                    self.part.post.renew(&mut self.line, now, self.key, token)?;
+                }
+                Change::Resumed { .. } => {
+                    self.slots.begin_again();
+                    self.goodbye = Goodbye::Unsaid;
+                    self.pulse.heard(now);
+                }
+                Change::Recovered { took_ns } => record.recovered(took_ns),
+                Change::PeerGone => self.gone = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the target's process is gone: [`redial`](Self::redial).
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Dials the target again, with the blocks that are not done.
+    pub(super) fn redial(self) -> Option<(Dial, Part, Before)> {
+        let Self { slots, sequence, held, has_stored, part, line, .. } = self;
+        Some((line.redial()?, part, Before { slots, sequence, held, has_stored }))
     }
 
     /// Says goodbye once nothing is in flight. Returns whether it was answered.
@@ -209,7 +287,8 @@ impl Session {
     pub(super) fn next_timeout(&self) -> Option<u64> {
         let reply = self.part.patience.zip(self.slots.oldest());
         let reply = reply.map(|(wait, began)| began.saturating_add(nanoseconds(wait)));
-        [reply, self.pulse.next_timeout(), self.line.next_timeout()].into_iter().flatten().min()
+        let pulse = self.pulse.next_timeout().filter(|_| self.line.is_up());
+        [reply, pulse, self.line.next_timeout()].into_iter().flatten().min()
     }
 
     /// Submits what is ready, until the queue is full.
@@ -274,7 +353,10 @@ impl Session {
 
     /// Asks a silent target for a sign of life, and gives it up when none comes.
     fn keep_alive(&mut self, now: u64) -> Result<(), Failure> {
-        if self.pulse.is_due(now) && self.line.is_up() {
+        if !self.line.is_up() {
+            return Ok(());
+        }
+        if self.pulse.is_due(now) {
             let sequence = self.sequence + 1;
             let (operation, tag) = (Operation::KeepAlive, self.depth + 1);
             let request = Request { operation, tag, sequence, offset: 0, len: 0, crc32c: None };
@@ -352,6 +434,7 @@ impl Session {
             return self.compare(now, reply.tag, record);
         }
         record.latency(now.saturating_sub(slot.began));
+        self.has_stored = true;
         if verify {
             slot.stage = Stage::Read;
             self.slots.queue(reply.tag);
@@ -410,4 +493,12 @@ impl Session {
     fn nonsense(&self, what: &str) -> Failure {
         nonsense(&self.line, what)
     }
+}
+
+/// The target was started again, and has not what it had.
+fn forgotten(peer: &Peer) -> Failure {
+    let summary = format!("{peer} was started again, and has lost what it stored");
+    Failure::new(Code::DataMismatch, Owner::Remote, summary)
+        .because("a store in memory, or in a file without a name, ends with its process; one in a named file keeps its blocks")
+        .turn(format!("node.{}.backend", peer.node))
 }

@@ -111,6 +111,29 @@ impl Slots {
         }
     }
 
+    /// Nothing is under way any more: blocks that are not done begin anew, those that only had to settle are done.
+    pub(super) fn begin_again(&mut self) {
+        self.ready.clear();
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            slot.in_flight = 0;
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            match slot.stage {
+                Stage::Free => {}
+                Stage::Settle => self.release(index),
+                _ => {
+                    slot.stage = Stage::Write;
+                    self.ready.push_back(index);
+                }
+            }
+        }
+    }
+
+    /// Blocks that can be on their way.
+    pub(super) fn count(&self) -> usize {
+        self.slots.len()
+    }
+
     /// When the oldest block on its way was begun.
     pub(super) fn oldest(&self) -> Option<u64> {
         let busy = self.slots.iter().filter(|slot| slot.stage != Stage::Free);

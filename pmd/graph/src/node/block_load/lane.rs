@@ -8,7 +8,9 @@ use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Rights, Set
 
 use super::stamp::Stamps;
 use super::workload::{Action, Phase, Step, Workload};
-use crate::block::{Opened, Operation, Place, Post, Pulse, Request, Status, nonsense, refused};
+use crate::block::{
+    Held, Opened, Operation, Place, Post, Pulse, Request, Status, nonsense, refused,
+};
 use crate::edge::{Change, Dial, Line, Peer};
 use crate::extent::Extent;
 use crate::failure::Failure;
@@ -55,6 +57,7 @@ pub(super) struct Lane {
     place: Place,
     /// Bytes that the target grants.
     capacity: u64,
+    held: Held,
     pending: Pending,
     goodbye: Goodbye,
     pulse: Pulse,
@@ -75,6 +78,8 @@ pub(super) struct Pending {
     restarted: bool,
     /// Bytes that the target has granted.
     capacity: u64,
+    /// Where the target has them.
+    held: Option<Held>,
 }
 
 /// A request in flight.
@@ -112,12 +117,18 @@ impl Pending {
             sequence: 0,
             restarted: false,
             capacity,
+            held: None,
         }
     }
 
     /// Requests that are not done.
     pub(super) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// What the target had for them.
+    pub(super) fn held(&self) -> Option<Held> {
+        self.held
     }
 
     /// Nothing is under way on the new connection: what was not answered begins anew, what only had to settle has.
@@ -185,6 +196,7 @@ impl Lane {
             storage,
             place: granted.place,
             capacity,
+            held: granted.held,
             pending,
             goodbye: Goodbye::Unsaid,
             pulse: Pulse::new(part.keep_alive),
@@ -225,7 +237,8 @@ impl Lane {
 
     /// Dials the target again, whose process is gone, with what is still asked of it.
     pub(super) fn redial(self) -> Option<(Dial, Part, Pending)> {
-        Some((self.line.redial()?, self.part, Pending { restarted: true, ..self.pending }))
+        let (restarted, held) = (true, Some(self.held));
+        Some((self.line.redial()?, self.part, Pending { restarted, held, ..self.pending }))
     }
 
     /// Hears what has become of a connection that broke: what was not answered is asked again, since a block may be written
@@ -256,7 +269,8 @@ impl Lane {
     }
 
     pub(super) fn next_timeout(&self) -> Option<u64> {
-        [self.pulse.next_timeout(), self.line.next_timeout()].into_iter().flatten().min()
+        let pulse = self.pulse.next_timeout().filter(|_| self.line.is_up());
+        pulse.into_iter().chain(self.line.next_timeout()).min()
     }
 
     /// Takes in what was done, and begins as much as there is room for. Returns how much was found.

@@ -71,6 +71,7 @@ impl BlockLoad {
             depth: width(depth),
             stride: width(stride(block)),
             keep_alive_ms: milliseconds(keep_alive),
+            held: None,
             memory: Vec::new(),
         };
         let (messages, blocks) = (cx.extent("messages"), cx.extent("blocks"));
@@ -120,7 +121,8 @@ impl BlockLoad {
                 Dialing::Waiting => continue,
                 Dialing::Reached(endpoint) => {
                     let memory = part.equip(endpoint)?;
-                    dial.ask(&Open { memory, ..self.open.clone() }.encode())?;
+                    let held = pending.as_ref().and_then(Pending::held);
+                    dial.ask(&Open { memory, held, ..self.open.clone() }.encode())?;
                 }
                 Dialing::Connected(answer, line) => {
                     let lane = open_lane(part, &answer, line, pending.take())?;

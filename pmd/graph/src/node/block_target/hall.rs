@@ -13,7 +13,7 @@ use super::serving::{self, Ended, Serving, Shelf};
 use super::store::Store;
 use super::vault::Vault;
 use super::{message_bytes, queues};
-use crate::block::{BUFFER_BYTES, MESSAGE_BYTES, Open, Opened, Place as Lies};
+use crate::block::{BUFFER_BYTES, Held, MESSAGE_BYTES, Open, Opened, Place as Lies};
 use crate::edge::{Admission, Greeting, Host, Line, Refusal};
 use crate::extent::Extent;
 use crate::failure::Failure;
@@ -225,7 +225,8 @@ impl Hall {
             session.failed = true;
         }
         let others = self.places.iter().flatten().any(|other| other.session == place.session);
-        let ended = session.left == 0 || (session.failed && !others);
+        // One of its connections may have come anew, beyond those that it announced.
+        let ended = !others && (session.left == 0 || session.failed);
         if ended && let Some(session) = self.sessions.remove(&place.session) {
             self.vault.give_back(session.start, session.capacity);
             if counts {
@@ -246,8 +247,16 @@ impl Hall {
         let wanted = if open.bytes == 0 { self.vault.largest() } else { open.bytes };
         // A client with nothing to store still gets memory that can be exported.
         let capacity = wanted.max(1);
-        let Some(start) = self.vault.take(capacity) else {
-            return Err(self.full(open.bytes));
+        let start = match open.held.filter(|held| held.store == self.vault.number()) {
+            Some(Held { start, .. }) if self.vault.take_at(start, capacity) => start,
+            Some(Held { start, .. }) => {
+                let reason = format!(
+                    "the {capacity} bytes from {start} of `{}`, where the client's blocks were, belong to another client",
+                    self.name
+                );
+                return Err(Refusal::new(Code::PeerNotReady, reason));
+            }
+            None => self.vault.take(capacity).ok_or_else(|| self.full(open.bytes))?,
         };
         let left = open.connections.max(1);
         let session = Session { start, capacity, here, left, failed: false, connected: false };
@@ -326,6 +335,7 @@ impl Hall {
             capacity: shelf.capacity,
             place: shelf.place,
             depth: place.depth,
+            held: Held { store: self.vault.number(), start: shelf.start },
             memory: memory.0.into_vec(),
         };
         Ok(opened.encode())

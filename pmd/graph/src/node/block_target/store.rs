@@ -23,6 +23,17 @@ impl Store {
         Some(start)
     }
 
+    /// Whether just these `bytes` from `start` were free; they are taken then.
+    pub(super) fn take_at(&mut self, start: u64, bytes: u64) -> bool {
+        let Some(end) = start.checked_add(bytes) else { return false };
+        let gap = self.gaps().find(|(_, (first, last))| *first <= start && end <= *last);
+        let Some((index, _)) = gap.filter(|_| start.is_multiple_of(self.align)) else {
+            return false;
+        };
+        self.taken.insert(index, (start, end));
+        true
+    }
+
     /// The part that begins at `start` is free again.
     pub(super) fn give_back(&mut self, start: u64, bytes: u64) {
         self.taken.retain(|part| *part != (start, start + bytes));
@@ -65,6 +76,21 @@ mod tests {
         store.give_back(4 * ALIGN, ALIGN);
         assert_eq!(store.take(ALIGN + 1), None);
         assert_eq!(store.take(ALIGN), Some(4 * ALIGN));
+    }
+
+    /// A part can be had where it was, and only there, and only if nobody has any of it.
+    #[test]
+    fn a_part_in_its_place() {
+        let mut store = Store::new(10 * ALIGN, ALIGN);
+        assert!(store.take_at(4 * ALIGN, 2 * ALIGN));
+        assert!(!store.take_at(3 * ALIGN, ALIGN + 1) && !store.take_at(5 * ALIGN, ALIGN));
+        assert!(!store.take_at(ALIGN + 1, 1), "parts are aligned");
+        assert!(!store.take_at(9 * ALIGN, ALIGN + 1) && !store.take_at(u64::MAX, 2));
+        assert!(store.take_at(3 * ALIGN, ALIGN) && store.take_at(6 * ALIGN, 4 * ALIGN));
+        assert_eq!(store.take(3 * ALIGN), Some(0));
+        assert_eq!(store.largest(), 0);
+        store.give_back(4 * ALIGN, 2 * ALIGN);
+        assert!(store.take_at(4 * ALIGN, 2 * ALIGN));
     }
 
     proptest! {

@@ -28,6 +28,8 @@ pub(super) struct Vault {
     parts: Store,
     /// Parts of the memory, each a connection's; not used where the memory is the store.
     buffers: Store,
+    /// The store's own number: another one when what was stored is gone.
+    number: u64,
     /// Since when nothing has ended, while something is in flight.
     quiet: Option<u64>,
 }
@@ -51,6 +53,7 @@ impl Vault {
             name: cx.name().to_owned(),
             parts: Store::new(backend.len(), BUFFER_BYTES),
             buffers: Store::new(memory.len(), BUFFER_BYTES),
+            number: backend.identity().unwrap_or_else(pmd_mem::os_entropy),
             backend,
             memory,
             quiet: None,
@@ -75,9 +78,19 @@ impl Vault {
         self.parts.largest()
     }
 
+    /// The store's own number.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Where a part of so many bytes begins.
     pub(super) fn take(&mut self, bytes: u64) -> Option<u64> {
         self.parts.take(bytes)
+    }
+
+    /// Whether just these bytes were nobody's; they are taken then.
+    pub(super) fn take_at(&mut self, start: u64, bytes: u64) -> bool {
+        self.parts.take_at(start, bytes)
     }
 
     pub(super) fn give_back(&mut self, start: u64, bytes: u64) {

@@ -183,7 +183,7 @@ impl Hall {
         let (here, counts) = (session.here, session.here || session.connected);
         let others = self.places.iter().flatten().any(|other| other.session == place.session);
         // One of another process that has no connection any more has ended, whatever it announced.
-        let ended = session.left == 0 || (!others && (session.failed || !here));
+        let ended = !others && (session.left == 0 || session.failed || !here);
         if ended && let Some(session) = self.sessions.remove(&place.session) {
             self.ranges.give_back(&session.range);
             if counts {
