@@ -10,6 +10,7 @@
 pub mod app;
 pub mod block;
 pub mod config;
+pub mod cores;
 pub mod device;
 pub mod diagnostic;
 pub mod discovery;

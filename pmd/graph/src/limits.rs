@@ -11,6 +11,9 @@ pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Most nodes of one pipeline.
 pub const NODES_MAX: usize = 1024;
 
+/// How often CPUs are chosen anew because another process took one of them in between.
+pub const CPU_CLAIM_TRIES: u32 = 16;
+
 /// Smallest memory of a process.
 pub const MEMORY_MIN: Size = Size::mib(1);
 /// Largest memory of a process; far above any machine, so that "too large" is the machine's answer.

@@ -34,14 +34,21 @@ impl FromStr for CpuChoice {
 
 /// Chooses a CPU for each lcore, in order.
 ///
+/// `held` are the CPUs that lcores of other processes poll on, each as often as there are such lcores.
+///
 /// Numbers are taken as they are, even twice. `auto` prefers, in this order: a CPU without an lcore, a core without
 /// one on its other hardware threads, the lowest NUMA node, the lowest id. Where cores run out, lcores share them
 /// evenly.
 ///
 /// # Errors
 /// [`PinError::NoSuchCore`] for a number that is not in `topology`, or where `topology` has no CPU at all.
-pub fn assign(choices: &[CpuChoice], topology: &Topology) -> Result<Vec<usize>, PinError> {
-    let mut taken: Vec<&Cpu> = Vec::with_capacity(choices.len());
+pub fn assign(
+    choices: &[CpuChoice],
+    topology: &Topology,
+    held: &[usize],
+) -> Result<Vec<usize>, PinError> {
+    // Others may be where this process may not.
+    let mut taken: Vec<&Cpu> = held.iter().filter_map(|cpu| topology.cpu(*cpu)).collect();
     let named = choices.iter().filter_map(|choice| match choice {
         CpuChoice::Core(cpu) => Some(*cpu),
         CpuChoice::Auto => None,
@@ -100,15 +107,15 @@ mod tests {
 
     #[test]
     fn distinct_cores_while_they_last_then_shared_evenly() {
-        assert_eq!(assign(&[Auto; 5], &flat("2-3")).unwrap(), [2, 3, 2, 3, 2]);
-        assert_eq!(assign(&[Auto; 3], &flat("0")).unwrap(), [0, 0, 0]);
-        assert!(assign(&[], &flat("0")).unwrap().is_empty());
+        assert_eq!(assign(&[Auto; 5], &flat("2-3"), &[]).unwrap(), [2, 3, 2, 3, 2]);
+        assert_eq!(assign(&[Auto; 3], &flat("0"), &[]).unwrap(), [0, 0, 0]);
+        assert!(assign(&[], &flat("0"), &[]).unwrap().is_empty());
     }
 
     #[test]
     fn named_cores_are_kept_clear_of_automatic_ones() {
-        assert_eq!(assign(&[Auto, Core(0), Auto], &flat("0-2")).unwrap(), [1, 0, 2]);
-        assert_eq!(assign(&[Core(1), Core(1), Auto], &flat("0-1")).unwrap(), [1, 1, 0]);
+        assert_eq!(assign(&[Auto, Core(0), Auto], &flat("0-2"), &[]).unwrap(), [1, 0, 2]);
+        assert_eq!(assign(&[Core(1), Core(1), Auto], &flat("0-1"), &[]).unwrap(), [1, 1, 0]);
     }
 
     #[test]
@@ -116,15 +123,31 @@ mod tests {
         let cpu = |id, core, node| Cpu { id, core, package: node, node };
         let cpus = vec![cpu(0, 0, 1), cpu(1, 1, 0), cpu(2, 2, 0), cpu(3, 0, 1), cpu(4, 1, 0)];
         let topology = Topology::new(cpus, vec![Node { id: 0, bytes: 0 }]);
-        assert_eq!(assign(&[Auto; 6], &topology).unwrap(), [1, 2, 0, 4, 3, 2]);
+        assert_eq!(assign(&[Auto; 6], &topology, &[]).unwrap(), [1, 2, 0, 4, 3, 2]);
+    }
+
+    #[test]
+    fn cpus_of_other_processes_are_left_to_them() {
+        assert_eq!(assign(&[Auto], &flat("0-1"), &[0]).unwrap(), [1]);
+        assert_eq!(assign(&[Auto; 3], &flat("0-2"), &[1]).unwrap(), [0, 2, 0]);
+        // All are held: the one that the fewest poll on.
+        assert_eq!(assign(&[Auto; 2], &flat("0-1"), &[0, 0, 1]).unwrap(), [1, 0]);
+        assert_eq!(assign(&[Core(0), Auto], &flat("0-1"), &[0, 1]).unwrap(), [0, 1]);
+        // One outside of the mask takes nothing from what is inside.
+        assert_eq!(assign(&[Auto], &flat("2-3"), &[0, 7]).unwrap(), [2]);
+        // The other hardware thread of a core that is held comes after a core of its own.
+        let cpu = |id, core| Cpu { id, core, package: 0, node: 0 };
+        let cpus = vec![cpu(0, 0), cpu(1, 0), cpu(2, 2), cpu(3, 2)];
+        let topology = Topology::new(cpus, vec![Node { id: 0, bytes: 0 }]);
+        assert_eq!(assign(&[Auto; 2], &topology, &[0]).unwrap(), [2, 1]);
     }
 
     #[test]
     fn a_missing_core_is_refused() {
-        let error = assign(&[Auto, Core(7)], &flat("0-1,4")).unwrap_err().to_string();
+        let error = assign(&[Auto, Core(7)], &flat("0-1,4"), &[]).unwrap_err().to_string();
         assert!(error.starts_with("core 7 does not exist"), "{error}");
         assert!(error.ends_with("available: 0-1,4"), "{error}");
-        assert!(assign(&[Auto], &flat("")).is_err());
+        assert!(assign(&[Auto], &flat(""), &[]).is_err());
     }
 
     #[test]

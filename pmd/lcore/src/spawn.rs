@@ -31,6 +31,7 @@ pub struct LcoreSpec {
     pub cpu: usize,
     /// What it does while nothing comes.
     pub idle: Idle,
+    beside_others: bool,
     start: Start,
 }
 
@@ -43,15 +44,22 @@ impl LcoreSpec {
         idle: Idle,
         start: impl FnOnce(&Context) -> Result<Parts, StartError> + Send + 'static,
     ) -> Self {
-        Self { name: name.into(), cpu, idle, start: Box::new(start) }
+        Self { name: name.into(), cpu, idle, beside_others: false, start: Box::new(start) }
+    }
+
+    /// Whether an lcore of another process polls on that CPU: then this one yields while idle, whatever the policy.
+    #[must_use]
+    pub fn beside_others(self, beside_others: bool) -> Self {
+        Self { beside_others, ..self }
     }
 }
 
 impl fmt::Debug for LcoreSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, cpu, idle, start: _ } = self;
+        let Self { name, cpu, idle, beside_others, start: _ } = self;
         let mut spec = f.debug_struct("LcoreSpec");
-        spec.field("name", name).field("cpu", cpu).field("idle", idle).finish_non_exhaustive()
+        spec.field("name", name).field("cpu", cpu).field("idle", idle);
+        spec.field("beside_others", beside_others).finish_non_exhaustive()
     }
 }
 
@@ -157,7 +165,7 @@ pub fn spawn(specs: Vec<LcoreSpec>, clock: Clock) -> Result<Running, SpawnError>
         tracing::warn!(cores = %crowded, "not a core for each lcore: they yield while idle, and measure slower");
     }
     for spec in specs {
-        let pacer = Pacer::new(spec.idle, crowded.contains(spec.cpu));
+        let pacer = Pacer::new(spec.idle, spec.beside_others || crowded.contains(spec.cpu));
         running.start(spec, pacer)?;
     }
     Ok(running)
@@ -291,7 +299,7 @@ impl Running {
     }
 
     fn start(&mut self, spec: LcoreSpec, pacer: Pacer) -> Result<(), SpawnError> {
-        let LcoreSpec { name, cpu, idle: _, start } = spec;
+        let LcoreSpec { name, cpu, idle: _, beside_others: _, start } = spec;
         let (sender, receiver) = mailbox(COMMANDS_MAX);
         let meter = Meter::new();
         let stats = meter.reader();

@@ -98,7 +98,7 @@ impl Node for Waiter {
 
 /// A core each, or the same one where there is only one.
 fn cores<const N: usize>() -> [usize; N] {
-    assign(&[CpuChoice::Auto; N], &Topology::detect().unwrap()).unwrap().try_into().unwrap()
+    assign(&[CpuChoice::Auto; N], &Topology::detect().unwrap(), &[]).unwrap().try_into().unwrap()
 }
 
 fn error(ended: &Ended) -> String {

@@ -54,6 +54,7 @@ pub use pmd_roce as roce;
 pub use pmd_roce::work::{
     Access, Completion, Data, Imm, RecvWr, RemoteAddr, Sge, WcOpcode, WcStatus,
 };
+pub use pmd_wire::shm::{CpuClaim, CpuHolder, Directory as Rendezvous, DirectoryError};
 pub use qp::{
     CreateQpError, JoinGroupError, ModifyQpError, PostListError, PostRecvListError, Qp, QpOptions,
     Retired,

@@ -20,7 +20,7 @@ use super::faults::Faults;
 use super::keep::Keep;
 use super::limits::CONNECT;
 use super::params::Params;
-use super::placement::{Cpus, place};
+use super::placement::{Cpus, claim};
 use super::refusal::Refusal;
 use super::report::{self, Row, Setting};
 use super::second::{self, Second};
@@ -125,7 +125,7 @@ fn started(args: &PerfArgs, keep: &mut Keep) -> Result<(Option<Params>, Outcome)
     }
     let topology = Topology::detect().map_err(|error| Refusal::local(error.to_string()))?;
     let both_here = args.listen.is_none() && args.peer.is_none();
-    let cpus = place(args, &topology, both_here)?;
+    let (cpus, claims) = claim(args, &topology, both_here)?;
     keep.open(args)?;
     let has_second = args.listen.is_none() && args.peer.is_none() && args.processes != Some(1);
     keep.record(&if has_second { args.record.part(0) } else { args.record.clone() })?;
@@ -147,6 +147,7 @@ fn started(args: &PerfArgs, keep: &mut Keep) -> Result<(Option<Params>, Outcome)
         second.end();
         outcome?
     };
+    drop(claims);
     Ok((Some(params), outcome))
 }
 
@@ -283,6 +284,7 @@ impl Lead<'_> {
             first,
             cpus: self.cpus.ours.clone(),
             cpu_shared: self.cpus.shared,
+            others: self.cpus.others.clone(),
             server: false,
             clock: Clock::start(),
         }
@@ -317,6 +319,7 @@ impl Lead<'_> {
             mtu: session.facts.mtu,
             qp_bytes: session.facts.qp_bytes,
             cpus,
+            shared_with: self.cpus.others.iter().map(|other| other.pid).collect(),
             probe: [before, None],
             clock: seats.clock.source(),
             interrupted: false,
@@ -408,7 +411,9 @@ fn serve_parent(
         _ => WireChoice::Auto,
     };
     let faults = Faults { frames: place.faults, flips: Vec::new() };
-    let cpus = Cpus { ours: place.cpus, theirs: Vec::new(), shared: place.shared };
+    // The first process has claimed them.
+    let cpus =
+        Cpus { ours: place.cpus, theirs: Vec::new(), shared: place.shared, others: Vec::new() };
     let spot = Spot { device: &place.device, wire, cpus: &cpus, faults: &faults };
     serve(dialogue, &spot, welcome.params, interrupt, keep).map(|(_, outcome)| outcome)
 }
@@ -500,6 +505,7 @@ fn serve(
         first: 0,
         cpus: spot.cpus.ours.clone(),
         cpu_shared: spot.cpus.shared,
+        others: spot.cpus.others.clone(),
         server: true,
         clock: Clock::start(),
     };
@@ -516,12 +522,14 @@ fn follow(
     keep: &mut Keep,
 ) -> Result<Outcome, Refusal> {
     let mut session = Session::connect(dialogue, seats, params, interrupt, keep)?;
+    let shared_with = seats.others.iter().map(|other| other.pid).collect();
     let setting = Setting {
         processes: 2,
         path: session.facts.path,
         mtu: session.facts.mtu,
         qp_bytes: session.facts.qp_bytes,
         cpus: [seats.cpus.clone(), Vec::new()],
+        shared_with,
         probe: [None, None],
         clock: seats.clock.source(),
         interrupted: false,

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pmd_lcore::Clock;
-use pmd_verbs::Device;
 use pmd_verbs::connect::Hello;
+use pmd_verbs::{CpuHolder, Device};
 
 use super::desk::{Shared, Signal};
 use super::failure::Failure;
@@ -24,6 +24,8 @@ pub(super) struct Seats {
     pub(super) first: u32,
     pub(super) cpus: Vec<usize>,
     pub(super) cpu_shared: bool,
+    /// The lcores of other processes on these CPUs.
+    pub(super) others: Vec<CpuHolder>,
     pub(super) server: bool,
     pub(super) clock: Clock,
 }

@@ -18,6 +18,8 @@ pub(super) struct Setting {
     pub(super) qp_bytes: u64,
     /// CPUs of client and server.
     pub(super) cpus: [Vec<usize>; 2],
+    /// Processes whose lcores polled on those CPUs when they were chosen.
+    pub(super) shared_with: Vec<Option<u32>>,
     /// Nanoseconds from one CPU to the other, before and after.
     pub(super) probe: [Option<u64>; 2],
     pub(super) clock: &'static str,
@@ -285,7 +287,11 @@ pub(super) fn object(
         put("processes", json!(setting.processes));
         put("mtu", json!(setting.mtu));
         put("qp_memory_bytes", json!(setting.qp_bytes));
-        put("cpus", json!({ "local": setting.cpus[0], "remote": setting.cpus[1] }));
+        let [local, remote] = &setting.cpus;
+        put(
+            "cpus",
+            json!({ "local": local, "remote": remote, "shared_with": setting.shared_with }),
+        );
         put("probe_ns", json!(setting.probe[0]));
         put("probe_after_ns", json!(setting.probe[1]));
         put("clock", json!(setting.clock));

@@ -25,7 +25,16 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     command.env("XDG_STATE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("state"));
     // On a busy machine, a thread may be kept from its core for longer than the usual retry budget.
     command.env("SPINWIRE_QP_TIMEOUT", "18");
+    command.env("XDG_RUNTIME_DIR", host());
     command
+}
+
+/// A runtime directory of each test: its processes share CPUs with each other only, as if they were alone on this host.
+fn host() -> PathBuf {
+    let test = std::thread::current().name().unwrap_or("several").replace("::", "-");
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hosts").join(test);
+    fs::create_dir_all(&path).expect("the target folder takes directories");
+    path
 }
 
 /// Runs the binary to its end.
@@ -46,7 +55,7 @@ impl Running {
         Self::begin(command(arguments).process_group(0))
     }
 
-    fn begin(command: &mut Command) -> Self {
+    pub(crate) fn begin(command: &mut Command) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         Self(Some(child.expect("the binary runs")))
     }

@@ -1,6 +1,7 @@
 //! `spinwire run` and `spinwire perf` from outside: one process and two, faults, signals and kills.
 
 mod bench;
+mod cores;
 mod discovery;
 mod files;
 mod keys;

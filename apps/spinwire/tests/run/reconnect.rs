@@ -78,7 +78,7 @@ fn interrupted(mut server: Running) -> Value {
 fn a_wire_that_heals_brings_its_connection_back() {
     let address = free_address();
     let server = server(&address, WIRES[1], &[]);
-    let other = client(&address, WIRES[1], 2000);
+    let other = client(&address, WIRES[1], ENDLESS);
     let mut other = Running::start(&texts(&other, &["--set", "node.ping.timeout=18"]));
     under_way(&mut other);
     let args = client(&address, WIRES[1], 2000);
@@ -87,6 +87,7 @@ fn a_wire_that_heals_brings_its_connection_back() {
     assert!(stderr(&output).contains("broke, and is brought back"), "{}", stderr(&output));
     let took = node(&report(&output), "ping")["recoveries"]["last_ms"].as_f64().unwrap();
     assert!(took > 200.0, "it was dead for longer than that: {took} ms");
+    other.signal("-INT");
     assert_eq!(recoveries(&other.end()), 0, "the other one's connection stood");
     let served = interrupted(server);
     assert_eq!(node(&served, "pong")["errors"], 0, "{served}");

@@ -8,6 +8,7 @@ use pmd_lcore::topology::TopologyError;
 
 use super::{Exit, say};
 use crate::config::Config;
+use crate::cores::{self, CpuClaims};
 use crate::diagnostic::Report;
 use crate::plan::Plan;
 use crate::plan::machine::Machine;
@@ -33,23 +34,7 @@ pub fn open(
     default: Option<(&str, &str)>,
     sets: &[String],
 ) -> Result<Option<Pipeline>, TopologyError> {
-    let environment =
-        |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let config = match (path, default) {
-        (Some(path), _) => Config::read(path, sets, &environment, registry),
-        (None, Some((name, text))) => {
-            Config::parse(name, text.as_bytes(), sets, &environment, registry)
-        }
-        (None, None) => return Ok(None),
-    };
-    let config = match config {
-        Ok(config) => config,
-        Err(report) => {
-            complain(&report);
-            return Ok(None);
-        }
-    };
-    complain(&config.report);
+    let Some(config) = read(registry, path, default, sets) else { return Ok(None) };
     let machine = Machine::detect()?;
     match Plan::resolve(&config, &machine) {
         Ok(plan) => Ok(Some(Pipeline { plan, machine })),
@@ -58,6 +43,50 @@ pub fn open(
             Ok(None)
         }
     }
+}
+
+/// The same for a run, which claims the CPUs that it is planned for.
+///
+/// # Errors
+/// As [`open`].
+pub(super) fn claim(
+    registry: &Registry,
+    path: Option<&Path>,
+    default: Option<(&str, &str)>,
+    sets: &[String],
+) -> Result<Option<(Pipeline, CpuClaims)>, TopologyError> {
+    let Some(config) = read(registry, path, default, sets) else { return Ok(None) };
+    let machine = Machine::detect()?;
+    let claimed = cores::claim(&machine.topology, |held| {
+        let machine = Machine { held: held.to_vec(), ..machine.clone() };
+        let plan = Plan::resolve(&config, &machine)?;
+        let cpus = plan.lcores.iter().map(|lcore| lcore.cpu).collect();
+        Ok((Pipeline { plan, machine }, cpus))
+    });
+    claimed.map(Some).or_else(|report: Report| {
+        complain(&report);
+        Ok(None)
+    })
+}
+
+/// A checked config, or complaints on stderr.
+fn read(
+    registry: &Registry,
+    path: Option<&Path>,
+    default: Option<(&str, &str)>,
+    sets: &[String],
+) -> Option<Config> {
+    let environment =
+        |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let config = match (path, default) {
+        (Some(path), _) => Config::read(path, sets, &environment, registry),
+        (None, Some((name, text))) => {
+            Config::parse(name, text.as_bytes(), sets, &environment, registry)
+        }
+        (None, None) => return None,
+    };
+    complain(config.as_ref().map_or_else(|report| report, |config| &config.report));
+    config.ok()
 }
 
 /// Shows a report on stderr.

@@ -8,6 +8,7 @@ use pmd_observe::{Code, Owner, Verdict};
 use serde_json::json;
 
 use super::bar::Bar;
+use super::pipeline::Pipeline;
 use super::refusal::Refusal;
 use super::{App, Exit, RunArgs, overwrite, pipeline, say, signals};
 use crate::fault::Fault;
@@ -25,8 +26,8 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
     if config.is_none() && app.default.is_none() {
         return Err(Refusal::usage("give the path of a pipeline"));
     }
-    let pipeline = pipeline::open(app.registry, config, app.default, &args.sets.sets)?;
-    let pipeline = pipeline.ok_or_else(Refusal::config)?;
+    let claimed = pipeline::claim(app.registry, config, app.default, &args.sets.sets)?;
+    let (pipeline, claims) = claimed.ok_or_else(Refusal::config)?;
     let plan = &pipeline.plan;
     let faults = faults(&args.faults)?;
     let capture = args.capture.as_deref().or(plan.observe.capture.as_deref());
@@ -39,7 +40,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
     }
     let run_dir = run_dir_of(args, plan)?;
     let record = args.record.begin().map_err(|error| Refusal::usage(error.to_string()))?;
-    log(plan);
+    log(&pipeline);
     let mut bar = (!args.part).then(Bar::new).flatten();
     let mut watch = |progress: &crate::run::Progress| {
         if let Some(bar) = &mut bar {
@@ -56,6 +57,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
         watcher: Some(&mut watch),
     };
     let ran = run_plan(plan, app.registry, options);
+    drop(claims);
     if let Some(bar) = bar {
         bar.clear();
     }
@@ -124,7 +126,10 @@ fn faults(texts: &[String]) -> Result<Vec<Fault>, Refusal> {
 }
 
 /// What was decided for this run, once.
-fn log(plan: &Plan) {
+fn log(Pipeline { plan, machine }: &Pipeline) {
+    if let Some(warning) = plan.beside_others(machine) {
+        tracing::warn!("{warning}");
+    }
     for node in &plan.nodes {
         if let Some(retry) = &node.retry {
             tracing::info!("node `{}`: {}", node.name, retry.applied());

@@ -32,7 +32,8 @@ pub(super) fn choose(config: &Config, machine: &Machine, report: &mut Report) ->
         .iter()
         .map(|lcore| lcore.cpu.map_or(CpuChoice::Auto, CpuChoice::Core))
         .collect();
-    let cpus = match assign(&choices, &machine.topology) {
+    let held: Vec<usize> = machine.held.iter().map(|holder| holder.cpu).collect();
+    let cpus = match assign(&choices, &machine.topology, &held) {
         Ok(cpus) => cpus,
         Err(error) => {
             report.push(
@@ -48,7 +49,8 @@ pub(super) fn choose(config: &Config, machine: &Machine, report: &mut Report) ->
         cpu,
         numa: machine.topology.cpu(cpu).map_or(0, |cpu| cpu.node),
         idle: lcore.idle,
-        shared: shared.contains(cpu),
+        shared: shared.contains(cpu) || held.contains(&cpu),
+        others: machine.held.iter().copied().filter(|holder| holder.cpu == cpu).collect(),
     });
     chosen.collect()
 }

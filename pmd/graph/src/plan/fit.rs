@@ -1,11 +1,13 @@
 //! Whether a plan fits a machine, and the exact commands that would make it fit.
 
+use pmd_lcore::assign::shared;
 use pmd_mem::{Hugepages, Memlock, NumaPolicy, Rung, ladder};
 use pmd_observe::report::Bytes;
 
 use super::machine::{Machine, NumaMemory};
 use super::{Plan, Share};
 use crate::config::units::Size;
+use crate::cores;
 
 const MIB: u64 = 1 << 20;
 
@@ -61,16 +63,31 @@ impl Plan {
         }
         self.fit_small_pages(machine, &mut fit);
         self.fit_memlock(machine, &mut fit);
-        let mut shared: Vec<usize> =
-            self.lcores.iter().filter(|lcore| lcore.shared).map(|lcore| lcore.cpu).collect();
-        shared.sort_unstable();
-        shared.dedup();
-        fit.warnings.extend(shared.into_iter().map(|cpu| {
+        let cpus: Vec<usize> = self.lcores.iter().map(|lcore| lcore.cpu).collect();
+        fit.warnings.extend(shared(&cpus).iter().map(|cpu| {
             format!(
                 "lcores share CPU {cpu} and take turns: give each a CPU of its own for full speed"
             )
         }));
+        fit.warnings.extend(self.beside_others(machine));
         fit
+    }
+
+    /// The lcores that have their CPU together with other processes.
+    pub fn beside_others(&self, machine: &Machine) -> Option<String> {
+        let beside: Vec<_> = self.lcores.iter().filter(|lcore| !lcore.others.is_empty()).collect();
+        let held = |cpu: usize| machine.held.iter().any(|holder| holder.cpu == cpu);
+        let ours = |cpu: usize| self.lcores.iter().any(|lcore| lcore.cpu == cpu);
+        let allowed = machine.topology.allowed();
+        let free = allowed.iter().filter(|cpu| !held(*cpu) && !ours(*cpu)).collect();
+        let names: Vec<String> = beside.iter().map(|lcore| format!("`{}`", lcore.name)).collect();
+        let who = match &*names {
+            [] => return None,
+            [name] => format!("lcore {name} is"),
+            names => format!("lcores {} are", names.join(", ")),
+        };
+        let others: Vec<_> = beside.iter().flat_map(|lcore| lcore.others.iter().copied()).collect();
+        Some(cores::costs(&who, &others, &free, "cpu = \"auto\" takes one that is"))
     }
 
     /// Which pages a NUMA node's share comes from.

@@ -41,6 +41,7 @@ impl Plan {
                 "numa": lcore.numa,
                 "idle": lcore.idle.as_str(),
                 "shared": lcore.shared,
+                "shared_with": lcore.others.iter().map(|other| other.pid).collect::<Vec<_>>(),
             })).collect::<Vec<_>>(),
             "nodes": self.nodes.iter().map(|node| self.node_json(node)).collect::<Vec<_>>(),
             "mrs": self.nodes.iter().flat_map(|node| node.regions.iter().map(|region| json!({

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use pmd_lcore::Topology;
 use pmd_lcore::topology::TopologyError;
 use pmd_mem::{Rung, ladder, memlock_limit};
+use pmd_verbs::CpuHolder;
+
+use crate::cores;
 
 /// A pool of hugepages of one size on one NUMA node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +63,8 @@ impl NumaMemory {
 pub struct Machine {
     /// The CPUs that this process may use.
     pub topology: Topology,
+    /// The lcores of other processes that poll on them.
+    pub held: Vec<CpuHolder>,
     /// The memory of each NUMA node, by number.
     pub numa: Vec<NumaMemory>,
     /// Bytes that can be had as small pages, over all nodes and under the cgroup's limit.
@@ -83,6 +88,7 @@ impl Machine {
             available: available(root),
             thp: ladder::thp_offered(),
             memlock: memlock_limit(),
+            held: cores::holders(&topology),
             topology,
         })
     }

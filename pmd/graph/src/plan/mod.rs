@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pmd_lcore::Idle;
+use pmd_verbs::CpuHolder;
 
 use crate::config::retry::Retry;
 use crate::config::schema::Settings;
@@ -63,8 +64,10 @@ pub struct LcorePlan {
     pub numa: usize,
     /// What it does when there is no work.
     pub idle: Idle,
-    /// Whether another lcore has the same CPU.
+    /// Whether another lcore has the same CPU, of this process or of another.
     pub shared: bool,
+    /// The lcores of other processes on that CPU.
+    pub others: Vec<CpuHolder>,
 }
 
 /// A node with everything around it.

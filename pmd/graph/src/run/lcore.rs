@@ -81,7 +81,8 @@ pub(super) fn starts(
         };
         let lcore = &plan.lcores[lcore];
         let build = move |context: &Context| start.build(context);
-        specs.push(LcoreSpec::new(lcore.name.clone(), lcore.cpu, lcore.idle, build));
+        let spec = LcoreSpec::new(lcore.name.clone(), lcore.cpu, lcore.idle, build);
+        specs.push(spec.beside_others(!lcore.others.is_empty()));
     }
     specs
 }

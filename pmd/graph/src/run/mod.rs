@@ -186,7 +186,12 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
         elapsed_s: elapsed.as_secs_f64(),
         nodes: (0..plan.nodes.len()).map(report).collect(),
         verdict,
-        lcores: ended.iter().map(|e| LcoreReport::new(&e.name, e.cpu, &e.stats)).collect(),
+        lcores: plan
+            .lcores
+            .iter()
+            .zip(&ended)
+            .map(|(lcore, e)| LcoreReport::of(lcore, &e.stats))
+            .collect(),
         memory: regions,
         trouble,
         evidence,

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::memory::RegionReport;
 use crate::node::{NodeResult, Recoveries};
-use crate::plan::NodePlan;
+use crate::plan::{LcorePlan, NodePlan};
 
 /// What a run came to. As JSON, the keys `ok, elapsed_s, nodes, verdict` and those of their objects are a contract;
 /// `lcores` and `memory` come on top.
@@ -153,6 +153,8 @@ pub struct LcoreReport {
     pub name: String,
     /// The CPU it was pinned to.
     pub cpu: usize,
+    /// Processes whose lcores polled on that CPU when it was chosen; null for one that did not say.
+    pub shared_with: Vec<Option<u32>>,
     /// Share of its time in loops that found work, from 0 to 1.
     pub busy: f64,
     /// Loops.
@@ -207,9 +209,17 @@ impl NodeReport {
 }
 
 impl LcoreReport {
-    pub(super) fn new(name: &str, cpu: usize, stats: &Stats) -> Self {
+    pub(super) fn of(plan: &LcorePlan, stats: &Stats) -> Self {
         let Stats { polls, naps, longest_gap_ns, .. } = *stats;
-        Self { name: name.to_owned(), cpu, busy: stats.busy_share(), polls, naps, longest_gap_ns }
+        Self {
+            name: plan.name.clone(),
+            cpu: plan.cpu,
+            shared_with: plan.others.iter().map(|other| other.pid).collect(),
+            busy: stats.busy_share(),
+            polls,
+            naps,
+            longest_gap_ns,
+        }
     }
 }
 
@@ -227,6 +237,15 @@ impl fmt::Display for Report {
             )?;
         }
         writeln!(f, "{}", self.lcore_table())?;
+        for lcore in self.lcores.iter().filter(|lcore| !lcore.shared_with.is_empty()) {
+            let LcoreReport { name, cpu, shared_with, .. } = lcore;
+            let who = shared_with.iter().map(|pid| match pid {
+                Some(pid) => format!("process {pid}"),
+                None => "another process".to_owned(),
+            });
+            let who = who.collect::<Vec<_>>().join(", ");
+            writeln!(f, "lcore {name} took turns on CPU {cpu} with {who}: alone it is faster")?;
+        }
         for region in &self.memory {
             let RegionReport { lcore, bytes, pages, remote_write, .. } = region;
             let rights = if *remote_write { ", written by peers" } else { "" };

@@ -75,6 +75,7 @@ pub(crate) fn machine(cpus: &[(usize, usize)], numa: Vec<NumaMemory>) -> Machine
         topology: Topology::new(cpus, nodes),
         available: numa.iter().map(|node| node.available).sum(),
         numa,
+        held: Vec::new(),
         thp: false,
         memlock: None,
     }

@@ -4,6 +4,8 @@ use insta::{assert_json_snapshot, assert_snapshot};
 use pmd_graph::plan::Plan;
 use pmd_graph::plan::machine::{Machine, Pool};
 use pmd_mem::Rung;
+use pmd_verbs::CpuHolder;
+use serde_json::json;
 
 use crate::made_up::{QUICKSTART, laptop, machine, memory, parse, quickstart};
 
@@ -61,6 +63,35 @@ fn lcores_get_cpus_of_their_own_while_there_are_some() {
         fit.warnings,
         ["lcores share CPU 0 and take turns: give each a CPU of its own for full speed"]
     );
+}
+
+/// CPUs on which other processes poll are left to them, as long as there are others.
+#[test]
+fn lcores_keep_clear_of_other_processes() {
+    let cpus = |plan: &Plan| {
+        let each = plan.lcores.iter();
+        each.map(|lcore| (lcore.cpu, lcore.shared, lcore.others.len())).collect::<Vec<_>>()
+    };
+    let holder = |cpu| CpuHolder { cpu, pid: Some(4711) };
+    let four = machine(&[(0, 0), (1, 0), (2, 0), (3, 0)], vec![memory(0, 8)]);
+    let held = Machine { held: vec![holder(0), holder(2)], ..four };
+    let apart = plan(QUICKSTART, &[], &held);
+    assert_eq!(cpus(&apart), [(1, false, 0), (3, false, 0)]);
+    assert_eq!(apart.beside_others(&held), None);
+    let named = plan(QUICKSTART, &["lcore.lc0.cpu=0"], &held);
+    assert_eq!(cpus(&named), [(0, true, 1), (1, false, 0)]);
+    let warning = "lcore `lc0` is on CPU 0, where process 4711 polls too: they take turns, and a message waits \
+                   milliseconds for its turn instead of microseconds; CPU 3 is free: cpu = \"auto\" takes one that is";
+    assert_eq!(named.fit(&held).warnings, [warning]);
+    assert_eq!(named.to_json(&named.fit(&held))["lcores"][0]["shared_with"], json!([4711]));
+    let both = Machine { held: vec![holder(0), holder(1)], ..laptop() };
+    let crowded = plan(QUICKSTART, &[], &both);
+    assert_eq!(cpus(&crowded), [(0, true, 1), (1, true, 1)]);
+    let warning = crowded.beside_others(&both).unwrap();
+    assert!(
+        warning.starts_with("lcores `lc0`, `lc1` are on CPU 0-1, where process 4711 polls too")
+    );
+    assert!(warning.ends_with("no CPU is free: end some process, or use fewer lcores"));
 }
 
 #[test]

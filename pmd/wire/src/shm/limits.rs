@@ -14,6 +14,8 @@ pub const QPS_MAX: u32 = 1 << QPN_INDEX_BITS;
 pub const QPN_LCORE_SHIFT: u32 = 14;
 /// Bits of a QPN below the prefix.
 pub const QPN_PREFIX_SHIFT: u32 = 17;
+/// Lcores that are told apart on one CPU: more than that take turns unseen.
+pub const CPU_PLACES: usize = 8;
 /// Addresses that one device answers to.
 pub const ADDRESSES_MAX: usize = 32;
 

@@ -9,6 +9,7 @@
 
 mod arrivals;
 mod control;
+mod cpu;
 mod direct;
 mod fdpass;
 mod fence;
@@ -33,6 +34,7 @@ mod straight;
 mod tests;
 
 pub use arrivals::{Arrivals, Messages, Plain, Take};
+pub use cpu::{CpuClaim, CpuHolder};
 pub use direct::AtomicOp;
 pub use fdpass::PeerCred;
 pub use fence::StillUsed;

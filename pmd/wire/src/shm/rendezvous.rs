@@ -133,7 +133,7 @@ impl Directory {
         &self.path
     }
 
-    fn name(&self, kind: &str, what: &str) -> Vec<u8> {
+    pub(super) fn name(&self, kind: &str, what: &str) -> Vec<u8> {
         format!("spinwire/{:x}.{:x}/{kind}/{what}", self.device, self.inode).into_bytes()
     }
 
