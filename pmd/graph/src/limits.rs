@@ -88,8 +88,12 @@ pub const LINK_DEPTH: usize = 32;
 pub const SOURCE_BURST: usize = 8;
 /// Connections that a listening node serves at once.
 pub const LISTEN_CONNECTIONS: usize = 64;
-/// How long somebody who connects may take to say who it is: a client says so at once.
-pub const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a caller that was answered is left alone where others wait for room: a client goes on at once.
+pub const HALF_CONNECTED: Duration = Duration::from_millis(300);
+/// How long a caller waits for room that others hold who were answered and do not go on, before it is refused.
+pub const ROOM_WAIT: Duration = Duration::from_secs(2);
+/// Strangers, and callers that were refused, of which each has a line in the log; of those beyond, each power of two.
+pub const STRANGERS_LOGGED: u64 = 8;
 /// How long a connection that began may take to be made, on the side that accepts it.
 pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lcores of peers of which a node's report keeps the counters apart; those beyond are added up.

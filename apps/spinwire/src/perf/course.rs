@@ -18,12 +18,12 @@ use super::crew::Seats;
 use super::dialogue::{Dialogue, Place, VERSION, Welcome, Word};
 use super::faults::Faults;
 use super::keep::Keep;
-use super::limits::CONNECT;
+use super::limits::{CONNECT, SILENCE_OF_A_CALLER};
 use super::params::Params;
 use super::placement::{Cpus, claim};
 use super::refusal::Refusal;
 use super::report::{self, Row, Setting};
-use super::second::{self, Second};
+use super::second::{self, Door, Second};
 use super::session::{Halves, Session};
 use crate::device;
 
@@ -107,7 +107,7 @@ fn started(args: &PerfArgs, keep: &mut Keep) -> Result<(Option<Params>, Outcome)
     let interrupt = signals::interrupt().map_err(|error| Refusal::local(error.to_string()))?;
     if let Some(parent) = args.part {
         signals::end_with_the_parent();
-        let outcome = serve_parent(args, second::call(parent)?, interrupt, keep)?;
+        let outcome = serve_parent(args, second::call(parent)?, &interrupt, keep)?;
         return Ok((None, outcome));
     }
     let faults = Faults::of(&args.faults).map_err(Refusal::usage)?;
@@ -130,20 +130,19 @@ fn started(args: &PerfArgs, keep: &mut Keep) -> Result<(Option<Params>, Outcome)
     let has_second = args.listen.is_none() && args.peer.is_none() && args.processes != Some(1);
     keep.record(&if has_second { args.record.part(0) } else { args.record.clone() })?;
     if let Some(text) = &args.listen {
-        let at = second::address(args, text)?;
-        let (params, outcome) =
-            serve_stranger(args, &cpus, &faults, second::wait(at, &interrupt)?, interrupt, keep)?;
+        let door = Door::open(second::address(args, text)?)?;
+        let (params, outcome) = serve_strangers(args, &cpus, &faults, door, &interrupt, keep)?;
         return Ok((Some(params), outcome));
     }
     let lead = Lead { args, params, cpus, faults, interrupt, keep };
     let (params, outcome) = if let Some(text) = &args.peer {
-        let dialogue = Dialogue::new(second::dial(second::address(args, text)?)?);
-        lead.with(dialogue, None)?
+        let address = second::address(args, text)?;
+        lead.with(|| Ok(Dialogue::new(second::dial(address)?)), None)?
     } else if args.processes == Some(1) {
         lead.alone()?
     } else {
         let (mut second, dialogue) = Second::start(args.test)?;
-        let outcome = lead.with(dialogue, Some(2));
+        let outcome = lead.with(|| Ok(dialogue), Some(2));
         second.end();
         outcome?
     };
@@ -180,10 +179,11 @@ struct Lead<'a> {
 }
 
 impl Lead<'_> {
-    /// Against an end that is connected by a channel; `processes` of this machine, if it is known.
+    /// Against an end that is reached by `dial`, once this one can say at once what it wants; `processes` of this machine, if it
+    /// is known.
     fn with(
         mut self,
-        mut dialogue: Dialogue,
+        dial: impl FnOnce() -> Result<Dialogue, Refusal>,
         processes: Option<u8>,
     ) -> Result<(Params, Outcome), Refusal> {
         let before = self.probe(processes.is_some());
@@ -207,6 +207,7 @@ impl Lead<'_> {
                 (record, record_limit)
             },
         });
+        let mut dialogue = dial()?;
         dialogue.say(&Word::Welcome(Box::new(Welcome {
             version: VERSION,
             pid: std::process::id(),
@@ -396,10 +397,11 @@ const fn wire_name(wire: Wire) -> &'static str {
 fn serve_parent(
     args: &PerfArgs,
     mut dialogue: Dialogue,
-    interrupt: Arc<AtomicBool>,
+    interrupt: &Arc<AtomicBool>,
     keep: &mut Keep,
 ) -> Result<Outcome, Refusal> {
-    let welcome = welcome(&mut dialogue, args)?;
+    let first = dialogue.wait(CONNECT)?;
+    let welcome = welcome(&mut dialogue, first, args)?;
     let place = welcome.place.ok_or_else(|| Refusal::usage("the first process gives no place"))?;
     keep.open_at(args, place.run_dir.as_deref());
     let (path, record_limit) = place.record;
@@ -415,41 +417,51 @@ fn serve_parent(
     let cpus =
         Cpus { ours: place.cpus, theirs: Vec::new(), shared: place.shared, others: Vec::new() };
     let spot = Spot { device: &place.device, wire, cpus: &cpus, faults: &faults };
-    serve(dialogue, &spot, welcome.params, interrupt, keep).map(|(_, outcome)| outcome)
+    Ok(serve(dialogue, &spot, &welcome.params, interrupt, keep)?)
 }
 
-/// The server's part, for a client from elsewhere.
-fn serve_stranger(
+/// The server's part, for a client from elsewhere: whoever calls and does not get so far that it is connected is no client.
+fn serve_strangers(
     args: &PerfArgs,
     cpus: &Cpus,
     faults: &Faults,
-    channel: pmd_verbs::connect::Channel,
-    interrupt: Arc<AtomicBool>,
+    mut door: Door,
+    interrupt: &Arc<AtomicBool>,
     keep: &mut Keep,
 ) -> Result<(Params, Outcome), Refusal> {
-    let mut dialogue = Dialogue::new(channel);
-    let mut params = welcome(&mut dialogue, args)?.params;
-    params.no_post_recv |= args.no_post_recv;
-    params.pause = params.pause.or(args.pause_responder);
-    params.misconnect = params.misconnect.or(args.misconnect);
-    params.flips.extend(&faults.flips);
-    if params.lcores as usize != cpus.ours.len() {
-        let reason = format!(
-            "this end has {} lcores, and the client {}: --lcores {}",
-            cpus.ours.len(),
-            params.lcores,
-            params.lcores
-        );
-        dialogue.refuse(&reason);
-        return Err(Refusal::usage(reason));
-    }
     let spot = Spot { device: &args.device, wire: args.wire.into(), cpus, faults };
-    serve(dialogue, &spot, params, interrupt, keep)
+    loop {
+        let (dialogue, mut params) = door.wait(interrupt, |dialogue| {
+            let first = dialogue.first()?;
+            let params = welcome(dialogue, first, args)?.params;
+            let lcores = cpus.ours.len();
+            if params.lcores as usize != lcores {
+                let theirs = params.lcores;
+                let reason = format!(
+                    "this end has {lcores} lcores, and the client {theirs}: --lcores {theirs}"
+                );
+                dialogue.refuse(&reason);
+                return Err(Refusal::usage(reason));
+            }
+            Ok(params)
+        })?;
+        params.no_post_recv |= args.no_post_recv;
+        params.pause = params.pause.or(args.pause_responder);
+        params.misconnect = params.misconnect.or(args.misconnect);
+        params.flips.extend(&faults.flips);
+        let peer = dialogue.peer.clone();
+        let dialogue = dialogue.patient(SILENCE_OF_A_CALLER);
+        match serve(dialogue, &spot, &params, interrupt, keep) {
+            Ok(outcome) => return Ok((params, outcome)),
+            Err(Unserved::ByPeer(refusal)) => door.refused(&peer, &refusal),
+            Err(Unserved::Here(refusal)) => return Err(refusal),
+        }
+    }
 }
 
 /// A client's first word.
-fn welcome(dialogue: &mut Dialogue, args: &PerfArgs) -> Result<Welcome, Refusal> {
-    let Word::Welcome(welcome) = dialogue.wait(CONNECT)? else {
+fn welcome(dialogue: &mut Dialogue, first: Word, args: &PerfArgs) -> Result<Welcome, Refusal> {
+    let Word::Welcome(welcome) = first else {
         return Err(Refusal::usage(format!(
             "{} does not measure: it is another program",
             dialogue.peer
@@ -466,7 +478,7 @@ fn welcome(dialogue: &mut Dialogue, args: &PerfArgs) -> Result<Welcome, Refusal>
             args.test, welcome.params.test
         ))
     } else {
-        None
+        welcome.params.sound().err()
     };
     if let Some(reason) = reason {
         dialogue.refuse(&reason);
@@ -484,19 +496,35 @@ struct Spot<'a> {
     faults: &'a Faults,
 }
 
+/// Why a client was not served.
+enum Unserved {
+    /// It left, or asked for what cannot be, before it was connected.
+    ByPeer(Refusal),
+    /// This end cannot serve it.
+    Here(Refusal),
+}
+
+impl From<Unserved> for Refusal {
+    fn from(unserved: Unserved) -> Self {
+        match unserved {
+            Unserved::ByPeer(refusal) | Unserved::Here(refusal) => refusal,
+        }
+    }
+}
+
 fn serve(
     mut dialogue: Dialogue,
     spot: &Spot<'_>,
-    params: Params,
-    interrupt: Arc<AtomicBool>,
+    params: &Params,
+    interrupt: &Arc<AtomicBool>,
     keep: &mut Keep,
-) -> Result<(Params, Outcome), Refusal> {
+) -> Result<Outcome, Unserved> {
     let device =
         match open(spot.device, spot.wire, params.lcores, spot.faults.at(true, false), keep) {
             Ok(device) => device,
             Err(refusal) => {
                 dialogue.refuse(&refusal.verdict.summary);
-                return Err(refusal);
+                return Err(Unserved::Here(refusal));
             }
         };
     dialogue.say(&Word::Accept { pid: std::process::id(), cpus: spot.cpus.ours.clone() });
@@ -509,8 +537,8 @@ fn serve(
         server: true,
         clock: Clock::start(),
     };
-    let outcome = follow(dialogue, &seats, &params, interrupt, keep)?;
-    Ok((params, outcome))
+    // What it asks for may be more than this machine has.
+    follow(dialogue, &seats, params, Arc::clone(interrupt), keep).map_err(Unserved::ByPeer)
 }
 
 /// Takes part until the client has what it wants.

@@ -99,6 +99,8 @@ pub(super) struct Dialogue {
     kept: VecDeque<Word>,
     /// The question why it broke.
     inquiry: Option<Inquiry>,
+    /// How long the peer may say nothing before it is given up.
+    patience: Duration,
     began: Instant,
 }
 
@@ -113,7 +115,24 @@ impl Dialogue {
             said: now,
             kept: VecDeque::new(),
             inquiry: None,
+            patience: SILENCE,
             began: now,
+        }
+    }
+
+    /// The same, which gives the peer up after so much silence.
+    pub(super) fn patient(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// What a caller said to be heard at all. It is there already: nobody waits for it.
+    ///
+    /// # Errors
+    /// It is no word.
+    pub(super) fn first(&mut self) -> Result<Word, Refusal> {
+        match self.channel.poll() {
+            Some(Message::Hello(bytes)) => self.read(&bytes),
+            _ => Err(Refusal::usage(format!("{} does not say what it wants", self.peer))),
         }
     }
 
@@ -198,8 +217,9 @@ impl Dialogue {
             self.say(&Word::Alive);
         }
         let Some(message) = self.channel.poll() else {
-            if self.heard.elapsed() > SILENCE {
-                return Err(self.dead(&format!("it has said nothing for {} s", SILENCE.as_secs())));
+            if self.heard.elapsed() > self.patience {
+                let waited = self.patience.as_secs();
+                return Err(self.dead(&format!("it has said nothing for {waited} s")));
             }
             return Ok(None);
         };

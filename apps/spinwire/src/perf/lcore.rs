@@ -44,6 +44,21 @@ pub(super) enum Step {
     },
 }
 
+impl Step {
+    /// Whether it is part of what `params` announces: buffers are made for that.
+    pub(super) fn belongs_to(&self, params: &Params) -> bool {
+        let (Self::Verify { size, .. } | Self::Measure { size, .. }) = self;
+        let op = params.test.op();
+        let moves = match self {
+            Self::Verify { op: asked, .. } => {
+                *asked == op || (params.alternates && *asked == Op::Write)
+            }
+            Self::Measure { .. } => true,
+        };
+        moves && params.sizes().contains(size)
+    }
+}
+
 /// What the control thread asks for.
 #[derive(Debug)]
 pub(super) enum Command {

@@ -53,6 +53,14 @@ pub(super) const CONNECT: Duration = Duration::from_secs(10);
 /// How long a peer may say nothing before it is given up; it says something every [`HEARTBEAT`].
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
 pub(super) const HEARTBEAT: Duration = Duration::from_millis(500);
+/// The same of a client that is not connected yet: others may wait behind it.
+pub(super) const SILENCE_OF_A_CALLER: Duration = Duration::from_secs(3);
+/// Callers that were refused of which each has a line in the log; of those beyond, each power of two.
+pub(super) const STRANGERS_LOGGED: u64 = 8;
+/// Sizes, and bytes to flip, that a client can name.
+pub(super) const SIZES_MAX: usize = 64;
+/// Longest standstill that a client can ask a server for.
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(3600);
 /// How long a failed end waits for its peer's words, which may explain more.
 pub(super) const EVIDENCE: Duration = Duration::from_millis(300);
 /// How long lcores may take to tell what they know of a measurement that broke: less than a peer waits for it.

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::args::{Connect, PerfArgs, Wire};
 use super::limits::{
     ALL_SIZES_MAX, ATOMIC_SIZE, BANDWIDTH_SIZE, DURATION, DURATION_EACH, LATENCY_SIZE, OUTSTANDING,
-    POST_LIST, POST_LIST_MAX, REPOST, ROTATING, ROUNDS, ROUNDS_EACH, SIZE_MAX, TX_BYTES_TOTAL,
-    TX_DEPTH, TX_DEPTH_TOTAL, VERIFY_BYTES,
+    PAUSE_MAX, POST_LIST, POST_LIST_MAX, REPOST, ROTATING, ROUNDS, ROUNDS_EACH, SIZE_MAX,
+    SIZES_MAX, TX_BYTES_TOTAL, TX_DEPTH, TX_DEPTH_TOTAL, VERIFY_BYTES,
 };
 use super::test::{AtomicKind, Buffers, Misconnect, Op, Test, Transport};
 
@@ -184,6 +184,43 @@ impl Params {
         }
         self.sizes.get_or_insert_with(|| vec![mtu]);
         self.datagram_fits(Some(mtu))
+    }
+
+    /// Whether a client can have asked for this, whoever it is: a program that speaks this protocol checks its command line,
+    /// and others may say anything.
+    ///
+    /// # Errors
+    /// What cannot be.
+    pub(super) fn sound(&self) -> Result<(), String> {
+        let most = |name: &str, value: u64, min: u64, max: u64| {
+            let fits = (min..=max).contains(&value);
+            fits.then_some(()).ok_or_else(|| format!("{name} {value} is outside of {min} to {max}"))
+        };
+        let lists = POST_LIST_MAX as u64;
+        let sizes = self.sizes.as_deref().unwrap_or_default();
+        most("lcores", self.lcores.into(), 1, 8)?;
+        let (lcores, depth) = (u64::from(self.lcores), u64::from(MAX_QP_WR));
+        most("-q", self.qps.into(), lcores, lcores * u64::from(queue_pairs_max(self.transport)))?;
+        most("sizes", sizes.len() as u64, 1, SIZES_MAX as u64)?;
+        sizes.iter().try_for_each(|size| most("-s", (*size).into(), 1, SIZE_MAX.into()))?;
+        most("-t", self.tx_depth.into(), 1, depth)?;
+        most("-r", self.rx_depth.into(), 1, depth)?;
+        most("-l", self.post_list.into(), 1, lists.min(self.tx_depth.into()))?;
+        most("-Q", self.cq_mod.into(), 1, self.tx_depth.into())?;
+        most("-I", self.inline.into(), 0, MAX_INLINE.into())?;
+        most("-o", self.outs.into(), 1, MAX_RD_ATOMIC.into())?;
+        most("--qp-timeout", self.timeout.into(), 0, 31)?;
+        most("--retry-cnt", self.retry_cnt.into(), 0, 7)?;
+        most("--rnr-retry", self.rnr_retry.into(), 0, 7)?;
+        most("--min-rnr-timer", self.min_rnr_timer.into(), 0, 31)?;
+        most("flipped bytes", self.flips.len() as u64, 0, SIZES_MAX as u64)?;
+        if let Some(mtu) = self.mtu.filter(|mtu| PathMtu::from_bytes(*mtu as usize).is_none()) {
+            return Err(format!("-m {mtu} is no path MTU"));
+        }
+        if self.pause.is_some_and(|pause| pause > PAUSE_MAX) {
+            return Err(format!("--pause-responder is more than {PAUSE_MAX:?}"));
+        }
+        Ok(())
     }
 
     fn datagram_fits(&self, mtu: Option<u32>) -> Result<(), String> {
@@ -508,6 +545,36 @@ pub(super) mod tests {
         assert_eq!((rounds("send-bw --buffers rotating", 64), rounds("send-lat", 64)), (8, 1));
         assert_eq!((rounds("send-bw", 8 << 20), rounds("send-bw", 1 << 30)), (8, 1));
         assert_eq!((rounds("atomic-bw", 8), rounds("send-bw -a", 64)), (1, 8));
+    }
+
+    /// Whatever a client can ask for on its command line is sound; what only another program can ask for is not.
+    #[test]
+    fn what_no_command_line_asks_for_is_refused() {
+        for line in ["send-bw", "write-bw -a -q 9 --lcores 3", "read-lat -s 1", "atomic-bw -t 1"] {
+            params(line).unwrap().sound().unwrap();
+        }
+        let wrong = |change: &dyn Fn(&mut Params)| {
+            let mut asked = params("send-bw").unwrap();
+            change(&mut asked);
+            asked.sound().unwrap_err()
+        };
+        assert_eq!(wrong(&|it| it.qps = u32::MAX), "-q 4294967295 is outside of 1 to 2047");
+        for change in [
+            &|it: &mut Params| it.qps = 0,
+            &|it: &mut Params| it.lcores = 0,
+            &|it: &mut Params| it.tx_depth = u32::MAX,
+            &|it: &mut Params| it.rx_depth = 0,
+            &|it: &mut Params| it.post_list = 129,
+            &|it: &mut Params| it.sizes = None,
+            &|it: &mut Params| it.sizes = Some(vec![u32::MAX]),
+            &|it: &mut Params| it.sizes = Some(vec![1; SIZES_MAX + 1]),
+            &|it: &mut Params| it.timeout = 64,
+            &|it: &mut Params| it.mtu = Some(1500),
+            &|it: &mut Params| it.pause = Some(Duration::MAX),
+        ] as [&dyn Fn(&mut Params); 11]
+        {
+            wrong(change);
+        }
     }
 
     #[test]

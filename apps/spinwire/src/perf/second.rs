@@ -13,7 +13,7 @@ use pmd_verbs::connect::{Channel, Listener, connect, listen};
 
 use super::args::PerfArgs;
 use super::dialogue::{Dialogue, Word};
-use super::limits::{CONNECT, JOIN, LOOK};
+use super::limits::{CONNECT, JOIN, LOOK, STRANGERS_LOGGED};
 use super::refusal::Refusal;
 use super::test::Test;
 
@@ -65,7 +65,7 @@ impl Second {
             if let Some(channel) = listener.poll() {
                 let mut dialogue = Dialogue::new(channel);
                 dialogue.peer = format!("the second process ({})", self.child.id());
-                match dialogue.wait(CONNECT) {
+                match dialogue.first() {
                     Ok(Word::Part { secret: said }) if said == secret => return Ok(dialogue),
                     // A stranger: the real one still comes.
                     Ok(_) | Err(_) => {}
@@ -133,23 +133,64 @@ pub(super) fn dial(to: SocketAddr) -> Result<Channel, Refusal> {
     }
 }
 
-/// Waits for a client.
-///
-/// # Errors
-/// When the address cannot be had, or somebody wants an end.
-pub(super) fn wait(at: SocketAddr, interrupt: &AtomicBool) -> Result<Channel, Refusal> {
-    let mut listener = listen(at).map_err(|error| {
-        Refusal::local(format!("cannot listen at {at}: {error}; choose another port with -p"))
-    })?;
-    pmd_graph::app::say(format_args!("listening at {}", listener.address()));
-    loop {
-        if let Some(channel) = listener.poll() {
-            return Ok(channel);
+/// A port at which clients call.
+#[derive(Debug)]
+pub(super) struct Door {
+    listener: Listener,
+    refused: u64,
+}
+
+impl Door {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub(super) fn open(at: SocketAddr) -> Result<Self, Refusal> {
+        let listener = listen(at).map_err(|error| {
+            Refusal::local(format!("cannot listen at {at}: {error}; choose another port with -p"))
+        })?;
+        pmd_graph::app::say(format_args!("listening at {}", listener.address()));
+        Ok(Self { listener, refused: 0 })
+    }
+
+    /// Waits for a client that says what a client says first. Whoever says something else hears why it is refused, is written
+    /// about, and is no client: the next one is waited for.
+    ///
+    /// # Errors
+    /// When somebody wants an end.
+    pub(super) fn wait<T>(
+        &mut self,
+        interrupt: &AtomicBool,
+        mut admit: impl FnMut(&mut Dialogue) -> Result<T, Refusal>,
+    ) -> Result<(Dialogue, T), Refusal> {
+        loop {
+            if let Some(channel) = self.listener.poll() {
+                let mut dialogue = Dialogue::new(channel);
+                match admit(&mut dialogue) {
+                    Ok(admitted) => return Ok((dialogue, admitted)),
+                    Err(refusal) => self.refused(&dialogue.peer, &refusal),
+                }
+                continue;
+            }
+            if interrupt.load(Ordering::Relaxed) {
+                let strangers = self.refused + self.listener.turned_away();
+                return Err(Refusal::nobody(match strangers {
+                    0 => "ended before a client came".to_owned(),
+                    count => format!("ended before a client came; {count} others called"),
+                }));
+            }
+            thread::sleep(LOOK / 10);
         }
-        if interrupt.load(Ordering::Relaxed) {
-            return Err(Refusal::nobody("ended before a client came"));
+    }
+
+    /// Somebody who called is no client after all: the next one is waited for. The first are written about one by one.
+    pub(super) fn refused(&mut self, who: &str, why: &Refusal) {
+        self.refused += 1;
+        let count = self.refused;
+        if count <= STRANGERS_LOGGED || count.is_power_of_two() {
+            let why = &why.verdict.summary;
+            tracing::warn!("refused {who}: {why}; {count} so far, still waiting for a client");
         }
-        thread::sleep(LOOK / 10);
     }
 }
 

@@ -18,7 +18,7 @@ use super::dialogue::{Dialogue, Word};
 use super::failure::Failure;
 use super::keep::Keep;
 use super::lcore::{Command, Facts, Reply, Step};
-use super::limits::{CONNECT, EVIDENCE, INTERRUPTED, LOOK, REPORT, VERDICT};
+use super::limits::{CONNECT, EVIDENCE, INTERRUPTED, LOOK, REPORT, SILENCE, VERDICT};
 use super::params::{Length, Params};
 use super::refusal::Refusal;
 use super::tally::Tally;
@@ -108,7 +108,7 @@ impl<'k> Session<'k> {
         match Self::meet(&mut dialogue, seats, params) {
             Ok((crew, facts, remote)) => Ok(Self {
                 crew,
-                dialogue,
+                dialogue: dialogue.patient(SILENCE),
                 params: params.clone(),
                 server: seats.server,
                 halves: Halves {
@@ -136,7 +136,7 @@ impl<'k> Session<'k> {
         params: &Params,
     ) -> Result<(Crew, Facts, End), Refusal> {
         let crew = Crew::start(seats, params).map_err(refusal)?;
-        match Self::introduce(dialogue, seats, &crew) {
+        match Self::introduce(dialogue, seats, params, &crew) {
             Ok((facts, remote)) => Ok((crew, facts, remote)),
             Err(refusal) => {
                 crew.end();
@@ -148,6 +148,7 @@ impl<'k> Session<'k> {
     fn introduce(
         dialogue: &mut Dialogue,
         seats: &Seats,
+        params: &Params,
         crew: &Crew,
     ) -> Result<(Facts, End), Refusal> {
         let made = gather(crew, dialogue, |reply| match reply {
@@ -156,7 +157,7 @@ impl<'k> Session<'k> {
         })?;
         // The client asks, the server chooses and answers.
         let (facts, remote) = if seats.server {
-            let asked = hear_hellos(dialogue, crew.len())?;
+            let asked = hear_hellos(dialogue, params)?;
             crew.connect(asked);
             let facts = connected(crew, dialogue)?;
             say_hellos(dialogue, facts.iter().map(|facts| facts.hellos.clone()));
@@ -168,7 +169,7 @@ impl<'k> Session<'k> {
             (facts, remote.tamed())
         } else {
             say_hellos(dialogue, made.into_iter());
-            let answered = hear_hellos(dialogue, crew.len())?;
+            let answered = hear_hellos(dialogue, params)?;
             let Word::Told(remote) = dialogue.wait(CONNECT)? else {
                 return Err(confused(dialogue));
             };
@@ -247,6 +248,11 @@ impl<'k> Session<'k> {
                 return Ok(());
             }
             let Some(step) = self.state.begin.take() else { continue };
+            if !step.belongs_to(&self.params) {
+                let refusal = confused(&self.dialogue);
+                self.dialogue.broke(&refusal);
+                return Err(refusal);
+            }
             self.crew.ask(|| Command::Step(step));
             self.pump(BUSY_LOOK, &mut |_| {}, |state| state.ready == lcores)?;
             self.dialogue.say(&Word::Began);
@@ -464,7 +470,7 @@ impl State {
             Word::Go => self.go = true,
             Word::Done => self.peer_done = true,
             Word::Stop => self.stop = true,
-            Word::Over(tally) => self.peer = Some(*tally),
+            Word::Over(tally) => self.peer = Some(tally.tamed()),
             Word::Report => self.report_asked = true,
             Word::Told(end) => self.told = Some(end.tamed()),
             // Nothing else has a meaning here.
@@ -554,17 +560,23 @@ fn say_hellos(dialogue: &mut Dialogue, all: impl Iterator<Item = Vec<Hello>>) {
     }
 }
 
-fn hear_hellos(dialogue: &mut Dialogue, lcores: usize) -> Result<Vec<Vec<Hello>>, Refusal> {
-    let mut all = Vec::with_capacity(lcores);
-    while all.len() < lcores {
-        let Word::Objects { hellos: wanted, .. } = dialogue.wait(CONNECT)? else {
-            return Err(confused(dialogue));
-        };
-        let mut hellos = Vec::new();
-        while hellos.len() < wanted as usize {
+/// What the peer says of every queue pair, lcore by lcore.
+fn hear_hellos(dialogue: &mut Dialogue, params: &Params) -> Result<Vec<Vec<Hello>>, Refusal> {
+    let mut all = Vec::with_capacity(params.lcores as usize);
+    for lcore in 0..params.lcores {
+        let due = params.qps_of(lcore) as usize;
+        match dialogue.wait(CONNECT)? {
+            Word::Objects { hellos, .. } if hellos as usize == due => {}
+            _ => return Err(confused(dialogue)),
+        }
+        let mut hellos = Vec::with_capacity(due);
+        while hellos.len() < due {
             let Word::Hellos(more) = dialogue.wait(CONNECT)? else {
                 return Err(confused(dialogue));
             };
+            if more.is_empty() || hellos.len() + more.len() > due {
+                return Err(confused(dialogue));
+            }
             hellos.extend(more);
         }
         all.push(hellos);

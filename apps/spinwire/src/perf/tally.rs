@@ -3,6 +3,11 @@
 use pmd_observe::Histogram;
 use serde::{Deserialize, Serialize};
 
+/// Most messages and bytes that a peer is believed.
+const TOLD_MAX: u64 = 1 << 48;
+/// Most lcores of a peer.
+const TOLD_LCORES: usize = 8;
+
 /// What one lcore did in one step.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Tally {
@@ -50,6 +55,23 @@ impl Tally {
             (ours @ None, Some(theirs)) => *ours = Some(theirs.clone()),
             (_, None) => {}
         }
+    }
+
+    /// The same, as a peer may tell it: numbers that sums of this end can take.
+    #[must_use]
+    pub(super) fn tamed(mut self) -> Self {
+        for count in [
+            &mut self.sent,
+            &mut self.warmed,
+            &mut self.received,
+            &mut self.verified,
+            &mut self.lost,
+        ] {
+            *count = (*count).min(TOLD_MAX);
+        }
+        self.each.truncate(TOLD_LCORES);
+        self.each.iter_mut().for_each(|(_, count)| *count = (*count).min(TOLD_MAX));
+        self
     }
 
     /// From the first message to the last completion, nanoseconds.

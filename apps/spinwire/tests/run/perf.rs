@@ -175,26 +175,78 @@ fn two_terminals_find_each_other() {
     }
 }
 
+/// Who asks for something else is told so, and is no client: the one that is meant still comes.
 #[test]
 fn two_terminals_that_want_different_things_say_so() {
     let address = free_address();
-    let server = Running::start(&["perf", "write-bw", "--listen", &address]);
+    let line = ["perf", "write-bw", "--listen", &address, "--wire", "shm"];
+    let server = Running::start(&line);
     let output = spinwire(&["perf", "read-bw", "--peer", &address]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("name the same test"), "{}", stderr(&output));
-    let output = server.end();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(
-        stderr(&output).contains("measures write-bw, and the client read-bw"),
-        "{}",
-        stderr(&output)
-    );
-
-    let server = Running::start(&["perf", "write-bw", "--listen", &address, "--wire", "shm"]);
     let output = spinwire(&["perf", "write-bw", "--peer", &address, "--wire", "udp"]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("shared memory only"), "{}", stderr(&output));
-    assert_eq!(server.end().status.code(), Some(2));
+    let output = spinwire(&["perf", "write-bw", "--peer", &address, "-n", "10"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let output = server.end();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    for told in
+        ["measures write-bw, and the client read-bw", "2 so far, still waiting for a client"]
+    {
+        assert!(stderr(&output).contains(told), "{told}: {}", stderr(&output));
+    }
+}
+
+/// Whoever calls and is no client neither ends the wait for one nor delays it: port scanners, other programs, callers that
+/// say nothing, and some that know the protocol and break it.
+#[test]
+fn strangers_do_not_end_a_wait() {
+    use std::io::Write;
+    use std::net::TcpStream;
+    let address = free_address();
+    let server = Running::start(&["perf", "write-bw", "--listen", &address, "--json"]);
+    let call = |bytes: &[u8]| {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        loop {
+            match TcpStream::connect(&address) {
+                Ok(mut stream) => {
+                    stream.write_all(bytes).unwrap();
+                    return stream;
+                }
+                Err(error) => assert!(std::time::Instant::now() < deadline, "{error}"),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    let hello = |body: &[u8]| {
+        let len = u32::try_from(body.len() + 1).unwrap().to_be_bytes();
+        [&len[..], b"\x01", body].concat()
+    };
+    let silent: Vec<_> = (0..120).map(|_| call(b"")).collect();
+    drop(call(b""));
+    drop(call(b"GET / HTTP/1.1\r\n\r\n"));
+    let rude: Vec<_> = [
+        hello(b"w\"Alive\""),
+        hello(b"w{\"Failed\":{\"exit\":0}}"),
+        hello(b"w{\"Welcome\":{\"version\":2,\"pid\":1}}"),
+        hello(b"h\0\x50garbage"),
+        hello(b""),
+        hello(&[b'w'; 60_000]),
+        b"\xff\xff\xff\xff\x01".to_vec(),
+    ]
+    .iter()
+    .map(|bytes| call(bytes))
+    .collect();
+    let output = spinwire(&["perf", "write-bw", "--peer", &address, "-n", "10"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let output = server.end();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(report(&output)["ok"], true);
+    for told in ["is of another version, or another program", "did not speak this protocol"] {
+        assert!(stderr(&output).contains(told), "{told}: {}", stderr(&output));
+    }
+    drop((silent, rude));
 }
 
 /// Ctrl-C ends a long run in a moment, with what was measured so far, also when it comes before anything was.

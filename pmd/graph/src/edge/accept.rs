@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pmd_observe::why::End;
 use pmd_observe::{Code, Owner};
-use pmd_verbs::connect::{Channel, Listener, Message};
+use pmd_verbs::connect::{Channel, Listener, Message, oldest_of_most};
 use pmd_verbs::endpoint::{Endpoint, EndpointOptions, Pending};
 
 use pmd_verbs::ledger::recovery::Role;
@@ -16,7 +16,7 @@ use super::line::dead;
 use super::{Greeting, Home, Line, Peer, Refusal};
 use crate::device::DeviceLcore;
 use crate::failure::Failure;
-use crate::limits::{ACCEPT_TIMEOUT, GREETING_TIMEOUT, LISTEN_CONNECTIONS};
+use crate::limits::{ACCEPT_TIMEOUT, HALF_CONNECTED, LISTEN_CONNECTIONS, ROOM_WAIT};
 
 /// A caller that may come in.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +53,9 @@ pub trait Host {
     /// A caller is gone before it was connected, or was refused. `key` is that of its admission, `None` where there was
     /// none; `here`: a node of this process; `why` is `None` when it left in peace.
     fn lost(&mut self, key: Option<usize>, here: bool, why: Option<Failure>);
+
+    /// So many more have called without having become callers. They are in the log.
+    fn turned_away(&mut self, count: u64);
 }
 
 /// Everybody who wants to connect to a node and has not yet.
@@ -62,6 +65,10 @@ pub struct Acceptor {
     device: Rc<dyn DeviceLcore>,
     listener: Option<Listener>,
     callers: Vec<Caller>,
+    /// How many strangers the listener has turned away, as far as the host knows.
+    turned_away: u64,
+    /// Somebody who was answered has left or was connected: who waits for room may ask again.
+    room: bool,
     /// This end leaves soon: whoever still comes in learns it at once.
     ending: bool,
     reconnects: bool,
@@ -70,12 +77,19 @@ pub struct Acceptor {
 struct Caller {
     channel: Channel,
     here: bool,
+    /// When it was answered.
+    since: u64,
     deadline: Option<u64>,
     stage: Stage,
 }
 
 enum Stage {
     Silent,
+    /// It said who it is, and there is no room while others were answered and do not go on.
+    Waiting {
+        hello: Vec<u8>,
+        refusal: Refusal,
+    },
     Answered {
         key: usize,
         pending: Box<dyn Pending>,
@@ -122,12 +136,20 @@ impl Acceptor {
         here: Vec<Channel>,
         listener: Option<Listener>,
     ) -> Self {
-        let mut callers: Vec<Caller> = here
-            .into_iter()
-            .map(|channel| Caller { channel, here: true, deadline: None, stage: Stage::Silent })
-            .collect();
+        let mut callers: Vec<Caller> =
+            here.into_iter().map(|channel| Caller::new(channel, true)).collect();
         callers.reserve(LISTEN_CONNECTIONS);
-        Self { home, protocol, device, listener, callers, ending: false, reconnects: false }
+        Self {
+            home,
+            protocol,
+            device,
+            listener,
+            callers,
+            turned_away: 0,
+            room: false,
+            ending: false,
+            reconnects: false,
+        }
     }
 
     /// The same, for a node that hears of every [`Change`](super::Change): connections that break are brought back as their
@@ -137,17 +159,20 @@ impl Acceptor {
         Self { reconnects: true, ..self }
     }
 
-    /// Takes no new callers of other processes: those that have said nothing yet are told so, the others go on.
+    /// Takes no new callers of other processes: those that were not answered yet are told so, the others go on.
     pub fn close(&mut self) {
-        self.listener = None;
+        let Some(mut listener) = self.listener.take() else { return };
+        let reason = format!("`{}` takes no more clients", self.home.name());
+        let refusal = Refusal::new(Code::PeerNotReady, reason).to_string();
         let goes_on =
             |caller: &Caller| caller.here || matches!(caller.stage, Stage::Answered { .. });
-        for mut caller in self.callers.extract_if(.., |caller| !goes_on(caller)) {
-            let reason = format!("`{}` takes no more clients", self.home.name());
-            let refusal = Refusal::new(Code::PeerNotReady, reason);
+        let waiting = self.callers.extract_if(.., |caller| !goes_on(caller));
+        let waiting = waiting.map(|caller| caller.channel);
+        for mut channel in waiting.chain(std::iter::from_fn(|| listener.poll())) {
             // A caller that is gone already needs no reason.
-            drop(caller.channel.send(&Message::Refused(refusal.to_string())));
+            drop(channel.send(&Message::Refused(refusal.clone())));
         }
+        listener.close(&refusal);
     }
 
     /// The node was told to end: as [`close`](Self::close), and callers of other processes that were answered hear with
@@ -164,62 +189,107 @@ impl Acceptor {
 
     /// Goes on with everyone. Returns how much was done.
     pub fn poll(&mut self, now: u64, host: &mut dyn Host) -> usize {
-        let mut work = 0;
-        // As many in one turn as there is room for: each is heard at least once before it makes room for another.
-        for _ in 0..LISTEN_CONNECTIONS {
-            let silent = match self.callers.len() < LISTEN_CONNECTIONS {
-                true => None,
-                false => match self.oldest_silent(now) {
-                    Some(silent) => Some(silent),
-                    None => break,
-                },
-            };
-            let Some(channel) = self.listener.as_mut().and_then(Listener::poll) else { break };
-            work += 1;
-            if let Some(silent) = silent {
-                let caller = self.callers.swap_remove(silent);
-                give_up(&caller, Some(caller.unheard("made room for others")), host);
-            }
-            let deadline = Some(after(GREETING_TIMEOUT, now));
-            self.callers.push(Caller { channel, here: false, deadline, stage: Stage::Silent });
-        }
+        let mut work = self.make_room(now, host);
+        work += self.let_in(now, host);
+        let asks_again = std::mem::take(&mut self.room) || !self.has_half_connected();
         let mut index = 0;
         while index < self.callers.len() {
             let mut caller = self.callers.swap_remove(index);
-            match caller.channel.poll() {
-                Some(message) => {
-                    work += 1;
-                    match self.hear(now, caller, message, host) {
-                        Step::Wait(caller) => self.put_back(index, caller),
-                        // The last caller stands at this index now.
-                        Step::Over => continue,
-                    }
+            let is_late = caller.deadline.is_some_and(|deadline| now >= deadline);
+            let step = match (caller.channel.poll(), caller.stage) {
+                (Some(message), stage) => self.hear(now, Caller { stage, ..caller }, message, host),
+                (None, Stage::Waiting { hello, .. }) if asks_again => {
+                    self.greeted(now, Caller { stage: Stage::Silent, ..caller }, &hello, host)
                 }
-                None if caller.deadline.is_some_and(|deadline| now >= deadline) => {
-                    work += 1;
+                (None, Stage::Waiting { refusal, .. }) if is_late => {
+                    refuse(Caller { stage: Stage::Silent, ..caller }, &refusal, host)
+                }
+                (None, stage) if is_late => {
+                    let caller = Caller { stage, ..caller };
                     give_up(&caller, Some(caller.unheard("ran out of time")), host);
+                    Step::Over
+                }
+                (None, stage) => {
+                    self.put_back(index, Caller { stage, ..caller });
+                    index += 1;
                     continue;
                 }
-                None => self.put_back(index, caller),
+            };
+            work += 1;
+            match step {
+                Step::Wait(caller) => {
+                    self.put_back(index, caller);
+                    index += 1;
+                }
+                // The last caller stands at this index now.
+                Step::Over => self.room = true,
             }
-            index += 1;
         }
         work
     }
 
-    /// When the next caller runs out of time.
+    /// When the next caller runs out of time, or may have to make room.
     pub fn next_timeout(&self) -> Option<u64> {
-        self.callers.iter().filter_map(|caller| caller.deadline).min()
+        let late = self.callers.iter().filter_map(|caller| caller.deadline).min();
+        let yields = self.half_connected().map(|(_, caller)| after(HALF_CONNECTED, caller.since));
+        let yields = if self.is_crowded() { yields.min() } else { None };
+        [late, yields].into_iter().flatten().min()
     }
 
-    /// The stranger that has been silent for longest, and was there in an earlier turn.
-    fn oldest_silent(&self, now: u64) -> Option<usize> {
-        let fresh = after(GREETING_TIMEOUT, now);
-        let silent = self.callers.iter().enumerate().filter_map(|(index, caller)| {
-            let deadline = caller.deadline.filter(|deadline| *deadline < fresh)?;
-            matches!(caller.stage, Stage::Silent).then_some((deadline, index))
+    /// Lets in who has called.
+    fn let_in(&mut self, now: u64, host: &mut dyn Host) -> usize {
+        let Some(listener) = &mut self.listener else { return 0 };
+        let turned_away = listener.turned_away();
+        if turned_away > self.turned_away {
+            host.turned_away(turned_away - self.turned_away);
+            self.turned_away = turned_away;
+        }
+        let room =
+            LISTEN_CONNECTIONS.saturating_sub(self.callers.iter().filter(|c| !c.here).count());
+        let called = std::iter::from_fn(|| listener.poll()).take(room);
+        // Each of them has said who it is.
+        let called = called.map(|channel| {
+            let deadline = Some(after(ROOM_WAIT, now));
+            Caller { deadline, ..Caller::new(channel, false) }
         });
-        silent.min().map(|(_, index)| index)
+        let before = self.callers.len();
+        self.callers.extend(called);
+        self.callers.len() - before
+    }
+
+    /// Where somebody waits for room, sends one away who was answered and does not go on: the one that has been there for
+    /// longest, of the source that has most of them.
+    fn make_room(&mut self, now: u64, host: &mut dyn Host) -> usize {
+        if !self.is_crowded() {
+            return 0;
+        }
+        let half = self.half_connected().map(|(_, caller)| {
+            let may = now >= after(HALF_CONNECTED, caller.since);
+            (caller.channel.source(), may.then_some(caller.since))
+        });
+        let Some(nth) = oldest_of_most(half) else { return 0 };
+        let Some(index) = self.half_connected().nth(nth).map(|(index, _)| index) else { return 0 };
+        let caller = self.callers.swap_remove(index);
+        give_up(&caller, Some(caller.unheard("made room for others")), host);
+        self.room = true;
+        1
+    }
+
+    /// Callers of other processes that were answered and have not gone on.
+    fn half_connected(&self) -> impl Iterator<Item = (usize, &Caller)> {
+        let callers = self.callers.iter().enumerate();
+        callers.filter(|(_, it)| !it.here && matches!(it.stage, Stage::Answered { .. }))
+    }
+
+    fn has_half_connected(&self) -> bool {
+        self.half_connected().next().is_some()
+    }
+
+    /// Whether others may have to wait for those that are there.
+    fn is_crowded(&self) -> bool {
+        let waits = |caller: &Caller| matches!(caller.stage, Stage::Waiting { .. });
+        self.callers.iter().any(waits)
+            || self.callers.iter().filter(|caller| !caller.here).count() >= LISTEN_CONNECTIONS
     }
 
     fn put_back(&mut self, index: usize, caller: Caller) {
@@ -273,32 +343,28 @@ impl Acceptor {
     /// Somebody said who it is: admits it, prepares its endpoint, and answers.
     fn greeted(&self, now: u64, mut caller: Caller, bytes: &[u8], host: &mut dyn Host) -> Step {
         let peer = caller.peer();
-        let refuse = |mut caller: Caller, refusal: Refusal, host: &mut dyn Host| {
-            // A caller that is gone already needs no reason.
-            drop(caller.channel.send(&Message::Refused(refusal.to_string())));
-            let summary = format!("{} was refused: {}", caller.peer(), refusal.reason);
-            // The caller, if it is of this process, reports what it was told.
-            let failure = Failure::new(refusal.code, Owner::Remote, summary).heard();
-            host.lost(None, caller.here, Some(failure));
-            Step::Over
-        };
         let ask = match Greeting::decode(bytes) {
             Ok(ask) if ask.protocol == self.protocol => ask,
             Ok(ask) => {
                 let (theirs, ours) = (ask.protocol, self.protocol);
                 let reason =
                     format!("`{}` speaks `{ours}`, the caller `{theirs}`", self.home.name());
-                return refuse(caller, Refusal::new(Code::InvalidRequest, reason), host);
+                return refuse(caller, &Refusal::new(Code::InvalidRequest, reason), host);
             }
             Err(error) => {
                 let refusal = Refusal::new(Code::InvalidRequest, error.to_string());
-                return refuse(caller, refusal, host);
+                return refuse(caller, &refusal, host);
             }
         };
         let peer = peer.greeted(ask.node, ask.pid);
         let admission = match host.admit(&ask, caller.here) {
             Ok(admission) => admission,
-            Err(refusal) => return refuse(caller, refusal, host),
+            // It may be taken by somebody who does not go on, and has it for a moment only.
+            Err(refusal) if !caller.here && refusal.may_pass() && self.has_half_connected() => {
+                caller.stage = Stage::Waiting { hello: bytes.to_vec(), refusal };
+                return Step::Wait(caller);
+            }
+            Err(refusal) => return refuse(caller, &refusal, host),
         };
         match self.prepare(&admission, &ask, host) {
             Ok((mut pending, answer)) => {
@@ -307,7 +373,7 @@ impl Acceptor {
                 let reconnect = (reconnect > 0).then(|| Duration::from_millis(reconnect.into()));
                 caller.stage =
                     Stage::Answered { key: admission.key, pending, peer, reconnect, start };
-                caller.deadline = Some(after(ACCEPT_TIMEOUT, now));
+                (caller.since, caller.deadline) = (now, Some(after(ACCEPT_TIMEOUT, now)));
                 match caller.channel.send(&Message::Hello(answer)) {
                     Ok(()) => Step::Wait(caller),
                     Err(error) => {
@@ -317,7 +383,7 @@ impl Acceptor {
                     }
                 }
             }
-            Err(Unprepared::ByHost(refusal)) => refuse(caller, refusal, host),
+            Err(Unprepared::ByHost(refusal)) => refuse(caller, &refusal, host),
             Err(Unprepared::ByDevice(refusal)) => {
                 // A caller that is gone already needs no reason.
                 drop(caller.channel.send(&Message::Refused(refusal.to_string())));
@@ -364,6 +430,10 @@ impl Acceptor {
 }
 
 impl Caller {
+    const fn new(channel: Channel, here: bool) -> Self {
+        Self { channel, here, since: 0, deadline: None, stage: Stage::Silent }
+    }
+
     /// The channel broke. Nodes of one process end together: one that was told so first has not died.
     fn gone(&self, how: &str) -> Failure {
         let peer = self.peer();
@@ -379,8 +449,8 @@ impl Caller {
     fn peer(&self) -> Peer {
         match &self.stage {
             Stage::Answered { peer, .. } => peer.clone(),
-            Stage::Silent if self.here => Peer::named(self.channel.peer()),
-            Stage::Silent => Peer::at(self.channel.peer()),
+            _ if self.here => Peer::named(self.channel.peer()),
+            _ => Peer::at(self.channel.peer()),
         }
     }
 }
@@ -389,10 +459,21 @@ fn after(wait: Duration, now: u64) -> u64 {
     now.saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
 }
 
+/// Tells a caller that was not admitted why.
+fn refuse(mut caller: Caller, refusal: &Refusal, host: &mut dyn Host) -> Step {
+    // A caller that is gone already needs no reason.
+    drop(caller.channel.send(&Message::Refused(refusal.to_string())));
+    let summary = format!("{} was refused: {}", caller.peer(), refusal.reason);
+    // The caller, if it is of this process, reports what it was told.
+    let failure = Failure::new(refusal.code, Owner::Remote, summary).heard();
+    host.lost(None, caller.here, Some(failure));
+    Step::Over
+}
+
 fn give_up(caller: &Caller, why: Option<Failure>, host: &mut dyn Host) {
     let key = match caller.stage {
         Stage::Answered { key, .. } => Some(key),
-        Stage::Silent => None,
+        Stage::Silent | Stage::Waiting { .. } => None,
     };
     host.lost(key, caller.here, why);
 }

@@ -34,6 +34,11 @@ impl Refusal {
         known.unwrap_or_else(|| Self::new(Code::Unknown, text))
     }
 
+    /// Whether there may be room later.
+    pub(super) const fn may_pass(&self) -> bool {
+        matches!(self.code, Code::PeerNotReady | Code::Length)
+    }
+
     /// What it means to the end that reads it.
     pub fn told_by(self, peer: &Peer) -> Failure {
         let owner = match self.code {

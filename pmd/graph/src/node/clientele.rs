@@ -5,6 +5,7 @@ use pmd_observe::Code;
 use super::NodeContext;
 use crate::edge::Refusal;
 use crate::failure::Failure;
+use crate::limits::STRANGERS_LOGGED;
 
 /// The clients of a node, counted. `here`: a client of this process, which is known from the start.
 pub(crate) struct Clientele {
@@ -17,6 +18,24 @@ pub(crate) struct Clientele {
     /// Why the first client that counts was lost.
     failed: Option<Failure>,
     errors: u64,
+    strangers: Strangers,
+}
+
+/// Those who did not become clients, as the log tells of them: whoever calls a thousand times does not fill it.
+#[derive(Debug, Default)]
+pub(crate) struct Strangers(u64);
+
+impl Strangers {
+    /// One more.
+    pub(crate) fn note(&mut self, node: &str, failure: &Failure) {
+        self.0 += 1;
+        let count = self.0;
+        if count <= STRANGERS_LOGGED {
+            tracing::warn!("`{node}`: {failure}");
+        } else if count.is_power_of_two() {
+            tracing::warn!("`{node}`: {failure}; {count} have come so far that became no clients");
+        }
+    }
 }
 
 impl Clientele {
@@ -28,6 +47,7 @@ impl Clientele {
             serve_left: cx.settings().count_opt("serve"),
             failed: None,
             errors: 0,
+            strangers: Strangers::default(),
         }
     }
 
@@ -65,7 +85,7 @@ impl Clientele {
         self.errors += 1;
         let name = &self.name;
         if !counts {
-            tracing::warn!("`{name}`: {failure}");
+            self.strangers.note(name, &failure);
         } else if here || self.serve_left.is_some() {
             self.failed.get_or_insert(failure);
         } else {
@@ -82,6 +102,11 @@ impl Clientele {
         if let Some(why) = why {
             self.lost(here, here, why);
         }
+    }
+
+    /// So many strangers were turned away before they had said who they are.
+    pub(crate) fn turned_away(&mut self, count: u64) {
+        self.errors += count;
     }
 
     /// Errors since the last call.

@@ -134,6 +134,12 @@ impl Device for Wants {
     }
 }
 
+/// An lcore of it, for tests without a pipeline.
+pub(crate) fn lcore() -> Rc<dyn DeviceLcore> {
+    let wants = Wants { full_every: None, break_after: None, inline: true };
+    Rc::new(Lcore { wants, waiting: Rc::default(), next: Cell::new(0) })
+}
+
 /// Other halves of pairs, by the number in their hello.
 type Waiting = Rc<RefCell<HashMap<u64, Double>>>;
 

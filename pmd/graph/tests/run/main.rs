@@ -2,6 +2,7 @@
 
 mod allocations;
 mod broken;
+mod callers;
 mod double;
 mod edges;
 mod keys;

@@ -3,23 +3,22 @@
 //! A channel never blocks its owner: a lcore polls it between two turns of its loop. What can
 //! block, reading a socket or waiting for one, happens in a small thread of its own.
 
-use std::borrow::Cow;
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TryRecvError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pmd_ledger::recovery;
+use rustix::net::SendFlags;
 
-/// Longest message, bytes: a hello with all its private data fits many times.
-const MAX_MESSAGE: usize = 64 * 1024;
+use super::message::{Message, read_message};
+
 /// Messages of another process that wait to be polled. A peer that sends more waits until they are, by the window of its socket.
 const INBOX: usize = 32;
-/// How long a peer may take to read one message.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes that wait for a peer beyond what its socket takes: one that leaves so many unread does not read.
+const UNSENT_MAX: usize = 4 << 20;
 /// How often a waiting thread looks whether it is still wanted.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -28,111 +27,8 @@ const SIGNS_OF_LIFE: u32 = 16;
 
 /// How a channel was lost ([`Message::Lost`]) to a peer that sent something else than messages.
 pub const FOREIGN: &str = "the peer does not speak this protocol";
-
-/// What one end tells the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// Connection data, as [`super::Hello`] encodes it.
-    Hello(Vec<u8>),
-    /// The connecting side is ready to be sent to.
-    Ready,
-    /// This side does not connect, and why.
-    Refused(String),
-    /// This side is done and leaves in peace.
-    Bye,
-    /// The other end is gone without a word. Never sent, only received.
-    Lost(String),
-    /// Something is wrong: this is what this side knows of itself, as [`super::Inquiry`] encodes it, and the other side is
-    /// asked for the same.
-    Ask(Vec<u8>),
-    /// What this side knows of itself, unasked or as the answer.
-    Evidence(Vec<u8>),
-    /// As [`Message::Bye`], with what this side knows of itself. The other side answers with the same of its own, for who wants
-    /// it.
-    Farewell(Vec<u8>),
-    /// The process lives, whatever its lcores do: a channel's own thread answers so when it is asked.
-    Lives,
-    /// A step of bringing the connection back; with [`recovery::Message::Hello`], how to reach the queue pair.
-    Recovery(recovery::Message, Vec<u8>),
-}
-
-/// Code of the first recovery message; the others follow.
-const RECOVERY: u8 = 16;
-
-fn recovery_parts(message: recovery::Message) -> (u8, u64) {
-    use recovery::Message::{Behind, Failed, Hello, Ready};
-    match message {
-        Failed { generation } => (RECOVERY, generation),
-        Hello { generation } => (RECOVERY + 1, generation),
-        Ready { generation } => (RECOVERY + 2, generation),
-        Behind { generation } => (RECOVERY + 3, generation),
-    }
-}
-
-fn recovery_from(code: u8, body: &[u8]) -> Option<Message> {
-    use recovery::Message::{Behind, Failed, Hello, Ready};
-    let (generation, rest) = body.split_first_chunk()?;
-    let generation = u64::from_be_bytes(*generation);
-    let message = match code {
-        16 => Failed { generation },
-        17 => Hello { generation },
-        18 => Ready { generation },
-        19 => Behind { generation },
-        _ => return None,
-    };
-    let fits = matches!(message, Hello { .. }) != rest.is_empty();
-    fits.then(|| Message::Recovery(message, rest.to_vec()))
-}
-
-impl Message {
-    fn code(&self) -> u8 {
-        match self {
-            Self::Hello(_) => 1,
-            Self::Ready => 2,
-            Self::Refused(_) => 3,
-            Self::Bye => 4,
-            Self::Lost(_) => 5,
-            Self::Ask(_) => 6,
-            Self::Evidence(_) => 7,
-            Self::Lives => 8,
-            Self::Recovery(message, _) => recovery_parts(*message).0,
-            Self::Farewell(_) => 9,
-        }
-    }
-
-    fn body(&self) -> Cow<'_, [u8]> {
-        match self {
-            Self::Hello(bytes)
-            | Self::Ask(bytes)
-            | Self::Evidence(bytes)
-            | Self::Farewell(bytes) => bytes.into(),
-            Self::Refused(text) | Self::Lost(text) => text.as_bytes().into(),
-            Self::Ready | Self::Bye | Self::Lives => Cow::default(),
-            Self::Recovery(message, hello) => {
-                let (_, generation) = recovery_parts(*message);
-                [&generation.to_be_bytes()[..], hello].concat().into()
-            }
-        }
-    }
-
-    fn from_parts(code: u8, body: Vec<u8>) -> Option<Self> {
-        let text = |body: Vec<u8>| {
-            String::from_utf8_lossy(&body).chars().filter(|c| !c.is_control()).collect()
-        };
-        Some(match code {
-            1 => Self::Hello(body),
-            2 if body.is_empty() => Self::Ready,
-            3 => Self::Refused(text(body)),
-            4 if body.is_empty() => Self::Bye,
-            6 => Self::Ask(body),
-            7 => Self::Evidence(body),
-            8 if body.is_empty() => Self::Lives,
-            9 => Self::Farewell(body),
-            RECOVERY.. => return recovery_from(code, &body),
-            _ => return None,
-        })
-    }
-}
+/// How it was lost to a peer that does not read.
+const DEAF: &str = "the peer does not read what it is told";
 
 /// One end of a control channel.
 #[derive(Debug)]
@@ -148,21 +44,61 @@ enum Out {
     Tcp(Arc<Socket>),
 }
 
-/// A connection that the owner of a channel and the channel's own thread both write to, a message at a time.
+/// A connection that the owner of a channel and the channel's own thread both write to, a message at a time. Neither ever
+/// waits for the peer to read.
 #[derive(Debug)]
 struct Socket {
     stream: TcpStream,
-    writing: Mutex<()>,
+    /// Of messages that the peer's socket had no room for.
+    unsent: Mutex<Vec<u8>>,
+    /// Whether there are such.
+    waits: AtomicBool,
+    deaf: AtomicBool,
 }
 
 impl Socket {
     fn send(&self, message: &Message) -> io::Result<()> {
-        let body = message.body();
-        let len = u32::try_from(body.len() + 1)
-            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let frame = [&len.to_be_bytes()[..], &[message.code()], &*body].concat();
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        (&self.stream).write_all(&frame)
+        let frame = message.frame()?;
+        let mut unsent = self.unsent();
+        unsent.extend(frame);
+        self.push(&mut unsent)?;
+        if unsent.len() > UNSENT_MAX {
+            self.deaf.store(true, Ordering::Relaxed);
+            self.stream.shutdown(Shutdown::Both)?;
+            return Err(io::Error::new(io::ErrorKind::TimedOut, DEAF));
+        }
+        Ok(())
+    }
+
+    /// Goes on with what the peer's socket had no room for.
+    fn flush(&self) {
+        if self.waits.load(Ordering::Relaxed) {
+            // A peer that is gone is noticed by reading.
+            drop(self.push(&mut self.unsent()));
+        }
+    }
+
+    fn push(&self, unsent: &mut Vec<u8>) -> io::Result<()> {
+        let mut sent = 0;
+        let pushed = loop {
+            if sent == unsent.len() {
+                break Ok(());
+            }
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::send(&self.stream, &unsent[sent..], flags) {
+                Ok(more) => sent += more,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => break Ok(()),
+                Err(error) => break Err(error.into()),
+            }
+        };
+        unsent.drain(..sent);
+        self.waits.store(!unsent.is_empty(), Ordering::Relaxed);
+        pushed
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -185,10 +121,16 @@ impl Channel {
         ends.is_ok_and(|(peer, own)| peer.ip().is_loopback() || peer.ip() == own.ip())
     }
 
-    /// Sends one message.
+    /// Where the other end is, if it is in another process.
+    pub fn source(&self) -> Option<IpAddr> {
+        let Out::Tcp(socket) = &self.out else { return None };
+        socket.stream.peer_addr().ok().map(|peer| peer.ip())
+    }
+
+    /// Sends one message, without ever waiting: what the peer's socket has no room for leaves when it has.
     ///
     /// # Errors
-    /// When the other end is gone, or does not read within five seconds.
+    /// When the other end is gone, or does not read.
     pub fn send(&mut self, message: &Message) -> io::Result<()> {
         match &mut self.out {
             Out::Process(sender) => {
@@ -200,6 +142,9 @@ impl Channel {
 
     /// The next message, if one has come.
     pub fn poll(&mut self) -> Option<Message> {
+        if let Out::Tcp(socket) = &self.out {
+            socket.flush();
+        }
         match self.inbox.try_recv() {
             Ok(message) => Some(message),
             Err(TryRecvError::Empty) => None,
@@ -218,13 +163,26 @@ impl Channel {
         }
     }
 
-    fn over_tcp(stream: TcpStream, peer: SocketAddr) -> io::Result<Self> {
+    /// A channel over a connection; `first`: what has been read of it already.
+    pub(super) fn over_tcp(
+        stream: TcpStream,
+        peer: SocketAddr,
+        first: Option<Message>,
+    ) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(false)?;
-        stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-        let socket = Arc::new(Socket { stream, writing: Mutex::new(()) });
+        let socket = Arc::new(Socket {
+            stream,
+            unsent: Mutex::default(),
+            waits: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
+        });
         let reader = Arc::clone(&socket);
         let (sender, inbox) = mpsc::sync_channel(INBOX);
+        if let Some(first) = first {
+            // The receiver is here.
+            drop(sender.try_send(first));
+        }
         thread::Builder::new()
             .name("channel".into())
             .spawn(move || read_messages(&reader, &sender))?;
@@ -258,6 +216,7 @@ fn read_messages(socket: &Socket, sender: &SyncSender<Message>) {
                     return;
                 }
             }
+            Err(_) if socket.deaf.load(Ordering::Relaxed) => break DEAF.to_string(),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 break "the peer closed its end of the control channel".to_string();
             }
@@ -267,19 +226,6 @@ fn read_messages(socket: &Socket, sender: &SyncSender<Message>) {
     };
     // Nobody listens any more when the channel was dropped first.
     drop(sender.send(Message::Lost(last)));
-}
-
-fn read_message(stream: &mut impl Read) -> io::Result<Message> {
-    let mut len = [0; 4];
-    stream.read_exact(&mut len)?;
-    let len = u32::from_be_bytes(len) as usize;
-    if len == 0 || len > MAX_MESSAGE {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut body = vec![0; len];
-    stream.read_exact(&mut body)?;
-    let code = body.remove(0);
-    Message::from_parts(code, body).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Both ends of a channel inside one process. `a` and `b` are the names that the ends see of each
@@ -334,7 +280,7 @@ pub fn connect(to: SocketAddr, timeout: Duration) -> io::Result<Connecting> {
             let left =
                 deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&to, left) {
-                Ok(stream) => break Channel::over_tcp(stream, to),
+                Ok(stream) => break Channel::over_tcp(stream, to, None),
                 Err(error) => {
                     if !still_wanted.load(Ordering::Relaxed)
                         || Instant::now() + LOOK_AGAIN >= deadline
@@ -351,84 +297,32 @@ pub fn connect(to: SocketAddr, timeout: Duration) -> io::Result<Connecting> {
     Ok(Connecting { result, wanted })
 }
 
-/// A listening socket whose connections arrive as channels.
-#[derive(Debug)]
-pub struct Listener {
-    arrivals: Receiver<Channel>,
-    address: SocketAddr,
-    wanted: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Listener {
-    /// Where it listens; the port is the real one where 0 was asked for.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The next connection, if one has come.
-    pub fn poll(&mut self) -> Option<Channel> {
-        self.arrivals.try_recv().ok()
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.wanted.store(false, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // It looks at the flag several times a second; a panic there has been printed already.
-            drop(thread.join());
-        }
-    }
-}
-
-/// Listens for connecting peers.
-///
-/// # Errors
-/// As `bind(2)`; [`io::ErrorKind::AddrInUse`] when somebody else listens there.
-pub fn listen(at: SocketAddr) -> io::Result<Listener> {
-    let socket = TcpListener::bind(at)?;
-    socket.set_nonblocking(true)?;
-    let address = socket.local_addr()?;
-    let (sender, arrivals) = mpsc::channel();
-    let wanted = Arc::new(AtomicBool::new(true));
-    let still_wanted = Arc::clone(&wanted);
-    let thread = thread::Builder::new().name("listen".into()).spawn(move || {
-        while still_wanted.load(Ordering::Relaxed) {
-            match socket.accept() {
-                Ok((stream, peer)) => {
-                    if let Ok(channel) = Channel::over_tcp(stream, peer)
-                        && sender.send(channel).is_err()
-                    {
-                        return;
-                    }
-                }
-                // Nobody there, or no descriptor left: in both cases later is better.
-                Err(_) => thread::sleep(LOOK_AGAIN),
-            }
-        }
-    })?;
-    Ok(Listener { arrivals, address, wanted, thread: Some(thread) })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    use pmd_ledger::recovery;
+
     use super::*;
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(10)
     }
 
-    fn accepted(listener: &mut Listener) -> Channel {
-        listener.arrivals.recv_timeout(Duration::from_secs(10)).unwrap()
+    /// Both ends of a connection.
+    fn connected() -> (Channel, Channel) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let connecting = connect(to, Duration::from_secs(10)).unwrap();
+        let (stream, from) = listener.accept().unwrap();
+        let there = Channel::over_tcp(stream, from, None).unwrap();
+        (connecting.result.recv().unwrap().unwrap(), there)
     }
 
     #[test]
     fn messages_cross_tcp_in_order() {
-        let mut listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let connecting = connect(listener.address(), Duration::from_secs(10)).unwrap();
-        let mut here = connecting.result.recv().unwrap().unwrap();
-        let mut there = accepted(&mut listener);
+        let (mut here, mut there) = connected();
         let sent = [
             Message::Hello(vec![1, 2, 3]),
             Message::Ready,
@@ -454,10 +348,7 @@ mod tests {
     /// An owner that looks at nothing is told apart from a process that does not run.
     #[test]
     fn a_process_says_that_it_lives_though_its_owner_does_not_look() {
-        let mut listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let connecting = connect(listener.address(), Duration::from_secs(10)).unwrap();
-        let mut here = connecting.result.recv().unwrap().unwrap();
-        let mut there = accepted(&mut listener);
+        let (mut here, mut there) = connected();
         assert!(here.is_on_this_host() && !here.is_in_process());
         for _ in 0..2 * SIGNS_OF_LIFE {
             here.send(&Message::Ask(vec![1])).unwrap();
@@ -471,15 +362,58 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_told_apart() {
-        let mut listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let mut stranger = TcpStream::connect(listener.address()).unwrap();
+    fn whoever_talks_nonsense_is_told_apart() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        let mut there = accepted(&mut listener);
-        let Some(Message::Lost(reason)) = there.wait(soon()) else {
-            panic!("the stranger was understood")
-        };
-        assert!(reason.contains("protocol"), "{reason}");
+        let (stream, from) = listener.accept().unwrap();
+        let mut there = Channel::over_tcp(stream, from, None).unwrap();
+        assert_eq!(there.wait(soon()), Some(Message::Lost(FOREIGN.into())));
+    }
+
+    /// Whoever writes to a peer that does not read is not held up by it, and lets it go before memory runs out.
+    #[test]
+    fn a_peer_that_does_not_read_holds_nobody_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let deaf = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, from) = listener.accept().unwrap();
+        let mut here = Channel::over_tcp(stream, from, None).unwrap();
+        let message = Message::Evidence(vec![7; 60_000]);
+        let sent = (0..10_000).take_while(|_| here.send(&message).is_ok()).count();
+        assert!((UNSENT_MAX / 60_000..10_000).contains(&sent), "{sent}");
+        assert_eq!(here.wait(soon()), Some(Message::Lost(DEAF.into())));
+        drop(deaf);
+    }
+
+    /// What a slow reader had no room for comes later, whole and in order.
+    #[test]
+    fn what_had_no_room_leaves_when_the_owner_looks() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, from) = listener.accept().unwrap();
+        let mut here = Channel::over_tcp(stream, from, None).unwrap();
+        let Out::Tcp(socket) = &here.out else { panic!("it is a socket") };
+        let socket = Arc::clone(socket);
+        let mut sent = 0_u8;
+        while !socket.waits.load(Ordering::Relaxed) {
+            here.send(&Message::Evidence(vec![sent; 60_000])).unwrap();
+            sent = sent.wrapping_add(1);
+        }
+        here.send(&Message::Bye).unwrap();
+        let reader = thread::spawn(move || {
+            let mut heard = Vec::new();
+            while heard.last() != Some(&Message::Bye) {
+                heard.push(read_message(&mut slow).unwrap());
+            }
+            heard
+        });
+        while socket.waits.load(Ordering::Relaxed) {
+            assert_eq!(here.poll(), None);
+            thread::yield_now();
+        }
+        let heard = reader.join().unwrap();
+        let expected = (0..sent).map(|fill| Message::Evidence(vec![fill; 60_000]));
+        assert!(heard.into_iter().eq(expected.chain([Message::Bye])));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use pmd_observe::why::{End, Peer};
 
-use super::channel::{Channel, Message};
+use super::channel::Channel;
+use super::message::Message;
 
 /// How long the other end is waited for. One that only stood still for a moment answers within it.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(1);

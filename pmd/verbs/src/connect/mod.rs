@@ -7,12 +7,19 @@
 mod channel;
 mod hello;
 mod inquiry;
+mod listener;
+mod lobby;
+mod message;
 mod path;
 
-pub use channel::{Channel, Connecting, FOREIGN, Listener, Message, channel_pair, connect, listen};
+pub use channel::{Channel, Connecting, FOREIGN, channel_pair, connect};
 pub use pmd_wire::shm::Nonce;
 
 pub use hello::{HELLO_VERSION, Hello, HostId, PathWish, Role};
+pub use listener::{Listener, listen};
+pub use lobby::oldest_of_most;
+pub use message::Message;
+
 pub use inquiry::{
     ANSWER_WAIT, ANSWERS_MAX, Inquiry, LAST_WORDS_WAIT, decode as decode_evidence, farewell, tell,
 };

@@ -413,6 +413,10 @@ impl Host for Hall {
             None => self.clientele.never_came(here, why),
         }
     }
+
+    fn turned_away(&mut self, count: u64) {
+        self.clientele.turned_away(count);
+    }
 }
 
 impl Hall {

@@ -10,6 +10,7 @@ use crate::edge::{Acceptor, Admission, Change, Greeting, Host, Line, Refusal};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::PINGPONG_BUFFERS;
+use crate::node::clientele::Strangers;
 use crate::node::{Node, NodeContext, Record, Turn};
 
 /// Marks the token of a message that is sent back; receives have none.
@@ -34,6 +35,7 @@ struct Court {
     serve_left: Option<u64>,
     failed: Option<Failure>,
     errors: u64,
+    strangers: Strangers,
 }
 
 struct Player {
@@ -63,6 +65,7 @@ pub(super) fn build(cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
         serve_left: settings.count_opt("serve"),
         failed: None,
         errors: 0,
+        strangers: Strangers::default(),
     };
     Ok(Box::new(Responder { acceptor, court, stopping: false }))
 }
@@ -134,14 +137,14 @@ impl Court {
         if player.here || player.line.is_some() {
             self.ended(player.here, failure);
         } else if let Some(failure) = failure {
-            self.turned_away(&failure);
+            self.stranger(&failure);
         }
     }
 
     /// Somebody who did not become a client: who serves goes on waiting for one.
-    fn turned_away(&mut self, failure: &Failure) {
+    fn stranger(&mut self, failure: &Failure) {
         self.errors += 1;
-        tracing::warn!("`{}`: {failure}", self.name);
+        self.strangers.note(&self.name, failure);
     }
 
     /// A client has ended. Who serves a number of clients misses each that is lost; who serves for ever goes on.
@@ -214,9 +217,13 @@ impl Host for Court {
             (Some(key), why) => self.release(key, why),
             (None, why) if here => self.ended(true, why),
             // A stranger, or a client that was told why it may not come in: neither counts as served.
-            (None, Some(why)) => self.turned_away(&why),
+            (None, Some(why)) => self.stranger(&why),
             (None, None) => {}
         }
+    }
+
+    fn turned_away(&mut self, count: u64) {
+        self.errors += count;
     }
 }
 
