@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+pub mod cm;
 mod completer;
 mod completion;
 pub mod counters;

@@ -36,8 +36,8 @@ fn parse(frame: &Frame) -> Packet<'_> {
 
 #[test]
 fn all_traces_are_here() {
-    assert_eq!(traces().len(), 21);
-    assert_eq!(all_frames().len(), 452);
+    assert_eq!(traces().len(), 22);
+    assert_eq!(all_frames().len(), 462);
 }
 
 #[test]

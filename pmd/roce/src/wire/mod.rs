@@ -8,7 +8,7 @@
 pub mod aeth;
 pub mod atomic_ack_eth;
 pub mod atomic_eth;
-mod be;
+pub(crate) mod be;
 pub mod bth;
 pub mod deth;
 pub mod grh;

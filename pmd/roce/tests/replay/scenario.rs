@@ -99,5 +99,5 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     other("rping"),
 ];
 
-/// Traces without data to replay: the connection was refused.
-pub(crate) const NO_DATA: &[&str] = &["cm-reject"];
+/// Traces without data to replay: the connection was refused, or only its management is in the trace.
+pub(crate) const NO_DATA: &[&str] = &["cm-reject", "nvme-rdma-cm"];
