@@ -133,7 +133,7 @@ reconnect_timeout = "50s"
     }
 
     /// Everything was stored and read back as it was. Returns how often a connection came back.
-    fn is_done(self) -> u64 {
+    fn done(self) -> u64 {
         let output = self.process.end();
         let stored = report(&output);
         assert_eq!(output.status.code(), Some(0), "{stored}{}", stderr(&output));
@@ -167,7 +167,7 @@ fn served(target: Target) -> Value {
 fn undisturbed(seed: u64) -> Vec<u8> {
     let folder = Folder::new(&format!("undisturbed-{}-{seed}", free_address()));
     let target = Target::in_file("shm", &folder, 1);
-    assert_eq!(Client::start("shm", &target, &folder, seed, &[]).is_done(), 0);
+    assert_eq!(Client::start("shm", &target, &folder, seed, &[]).done(), 0);
     served(target);
     stored(&folder)[..len(BLOCKS * BLOCK)].to_vec()
 }
@@ -191,7 +191,7 @@ fn p24_a_killed_target_that_is_started_again_has_its_client_back() {
         client.under_way();
         target.kill();
         target.start_again();
-        assert_eq!(client.is_done(), 2, "both connections, {wire}");
+        assert_eq!(client.done(), 2, "both connections, {wire}");
         served(target);
         assert!(stored(&folder)[..len(BLOCKS * BLOCK)] == whole[..], "{wire}: byte for byte");
     }
@@ -208,7 +208,7 @@ fn p24_clients_that_come_back_have_their_own_parts() {
     second.under_way();
     target.kill();
     target.start_again();
-    assert_eq!([first.is_done(), second.is_done()], [2, 2]);
+    assert_eq!([first.done(), second.done()], [2, 2]);
     served(target);
     let (stored, part) = (stored(&folder), len(BLOCKS * BLOCK));
     assert!(stored[..part] == undisturbed(1)[..], "the first client's");
@@ -230,7 +230,7 @@ fn p24_a_target_that_stood_still_has_its_client_back() {
         target.process.signal("-STOP");
         std::thread::sleep(Duration::from_millis(400));
         target.process.signal("-CONT");
-        let recoveries = client.is_done();
+        let recoveries = client.done();
         assert!(file || recoveries >= 1, "{wire}: each block needs the target's own work");
         served(target);
         if file {
@@ -247,7 +247,7 @@ fn p24_a_wire_that_heals_has_its_client_back() {
     let target = Target::start("udp", &[], 1);
     let fault = [&SHORT[..], &["--fault", "drop all after 3000 for 300ms"]].concat();
     let client = Client::start("udp", &target, &folder, 7, &fault);
-    assert!(client.is_done() >= 1);
+    assert!(client.done() >= 1);
     let served = served(target);
     assert!(node(&served, "target")["recoveries"]["count"].as_u64() >= Some(1), "{served}");
 }

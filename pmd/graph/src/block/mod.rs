@@ -33,14 +33,12 @@
 mod message;
 mod open;
 mod post;
-mod pulse;
 
 pub use message::{
     MESSAGE_BYTES, MESSAGE_LEN, MessageError, Operation, Reply, Request, Status, VERSION,
 };
 pub use open::{BUFFER_BYTES, Held, OPEN_BYTES, Open, Opened, Place};
 pub(crate) use post::{Post, nonsense, refused};
-pub(crate) use pulse::Pulse;
 
 /// What both ends call this protocol when they connect.
 pub const PROTOCOL: &str = "block";

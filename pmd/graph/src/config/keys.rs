@@ -120,6 +120,16 @@ pub(crate) fn reconnect() -> [Key; 2] {
     ]
 }
 
+/// The key of a client that waits for replies.
+pub(crate) fn keep_alive() -> Key {
+    Key::time(
+        "keep_alive",
+        Duration::ZERO..=limits::KEEP_ALIVE_MAX,
+        "how long the peer may be silent before it is given up; it is asked for a sign of life in time, and answers that whatever else it does; 0s: for ever",
+    )
+    .default(limits::KEEP_ALIVE_DEFAULT)
+}
+
 /// The next stage.
 pub(crate) fn to() -> Key {
     Key::new("to", Form::Name, "the next stage, on the same lcore").required()

@@ -16,9 +16,11 @@ mod greeting;
 mod home;
 mod inquest;
 mod line;
+mod pulse;
 mod refusal;
 
 pub(crate) use desertion::Desertion;
+pub(crate) use pulse::{Patience, Pulse, milliseconds};
 
 pub use accept::{Acceptor, Admission, Host};
 pub use comeback::{Change, Lost};

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use crate::block::{MESSAGE_BYTES, PROTOCOL};
+use crate::config::keys::keep_alive;
 use crate::config::schema::{Form, Key, Settings};
 use crate::config::transport::Operation;
 use crate::config::units::Size;
 use crate::failure::Failure;
 use crate::limits::{
-    BLOCK_MAX, BLOCK_MIN, DEPTH_MAX, KEEP_ALIVE_DEFAULT, KEEP_ALIVE_MAX, LISTEN_CONNECTIONS,
-    LISTEN_DEPTH, LOAD_BLOCK_MIN, LOAD_DURATION_MAX, MEMORY_MAX, QPS_MAX, STORE_BUFFERS,
-    STORE_DEPTH, STORE_DEPTH_MAX, STORE_MAX,
+    BLOCK_MAX, BLOCK_MIN, DEPTH_MAX, LISTEN_CONNECTIONS, LISTEN_DEPTH, LOAD_BLOCK_MIN,
+    LOAD_DURATION_MAX, MEMORY_MAX, QPS_MAX, STORE_BUFFERS, STORE_DEPTH, STORE_DEPTH_MAX, STORE_MAX,
 };
 use crate::node::block_client::{self, BlockClient};
 use crate::node::block_load::BlockLoad;
@@ -22,16 +22,6 @@ use crate::registry::{NodeFactory, Role, Schema};
 
 /// A buffer at least.
 const BUFFERS_MIN: Size = Size::kib(4);
-
-/// The key of both clients.
-fn keep_alive() -> Key {
-    Key::time(
-        "keep_alive",
-        Duration::ZERO..=KEEP_ALIVE_MAX,
-        "how long the target may be silent before it is given up; it is asked for a sign of life in time, and answers that whatever its store does; 0s: for ever",
-    )
-    .default(KEEP_ALIVE_DEFAULT)
-}
 
 /// `block-client`.
 #[derive(Debug)]

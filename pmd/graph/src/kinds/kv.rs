@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::config::Device;
+use crate::config::keys::keep_alive;
 use crate::config::schema::{Key, Settings};
 use crate::config::transport::Operation;
 use crate::config::units::Size;
@@ -31,6 +32,8 @@ impl Client {
         Self(
             Schema::new("kv-client", "puts small values into a server and gets them back")
                 .rdma(PROTOCOL, Role::Initiator)
+                .reconnects()
+                .key(keep_alive())
                 .key(
                     Key::count("qps", 1..=QPS_MAX, "queue pairs, each with its share of the keys")
                         .default(1_u64),

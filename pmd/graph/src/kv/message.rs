@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// Version of the messages; another one is refused.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of a request before its value.
 pub const REQUEST_BYTES: usize = 24;
 /// Bytes of a reply before its value.
@@ -17,11 +17,13 @@ pub enum Operation {
     Get = 1,
     /// Keep this value under a key, instead of the one before.
     Put = 2,
+    /// A sign of life.
+    KeepAlive = 3,
 }
 
 impl Operation {
     fn from_number(number: u8) -> Result<Self, MessageError> {
-        let known = [Self::Get, Self::Put].into_iter();
+        let known = [Self::Get, Self::Put, Self::KeepAlive];
         known
             .into_iter()
             .find(|operation| *operation as u8 == number)
@@ -93,11 +95,11 @@ pub enum MessageError {
 pub struct Request {
     /// What to do.
     pub operation: Operation,
-    /// Bytes of the value; 0 for [`Operation::Get`].
+    /// Bytes of the value; 0 for all but [`Operation::Put`].
     pub len: u32,
     /// The client's name for it, echoed.
     pub tag: u64,
-    /// Which key.
+    /// Which key; 0 for [`Operation::KeepAlive`], which has none.
     pub key: u64,
 }
 
@@ -156,7 +158,7 @@ impl Request {
         }
         let len = u32::from_le_bytes(take(head, 4));
         followed(len, REQUEST_BYTES, whole)?;
-        if operation == Operation::Get && len > 0 {
+        if operation != Operation::Put && len > 0 {
             return Err(MessageError::Length { said: 0, found: len as usize });
         }
         let (tag, key) = (u64::from_le_bytes(take(head, 8)), u64::from_le_bytes(take(head, 16)));
@@ -221,7 +223,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_a_message_or_an_error(
-            bytes in prop::collection::vec(any::<u8>(), 0..40), version in 0..3_u8, op in 0..4_u8,
+            bytes in prop::collection::vec(any::<u8>(), 0..40), version in 1..4_u8, op in 0..5_u8,
         ) {
             let mut bytes = bytes;
             if let [first, second, ..] = &mut bytes[..] {
@@ -246,7 +248,7 @@ mod tests {
             key: 0x1122_3344_5566_7788,
         };
         let expected = [
-            1, 2, 0, 0, 2, 1, 0, 0, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44,
+            2, 2, 0, 0, 2, 1, 0, 0, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44,
             0x33, 0x22, 0x11,
         ];
         assert_eq!(put.encode(), expected);
@@ -263,7 +265,7 @@ mod tests {
         assert_eq!(Request::decode(&good[..23], 23), Err(MessageError::Short(23)));
         assert_eq!(Request::decode(&good, 25), Err(MessageError::Length { said: 0, found: 1 }));
         assert_eq!(with(4, 1), Err(MessageError::Length { said: 1, found: 0 }));
-        assert_eq!(with(0, 2), Err(MessageError::Version(2)));
+        assert_eq!(with(0, 1), Err(MessageError::Version(1)));
         assert_eq!(with(1, 9), Err(MessageError::Operation(9)));
         assert_eq!(with(3, 0x80), Err(MessageError::Flags(0x8000)));
         let mut get = good;

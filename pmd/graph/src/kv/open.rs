@@ -5,7 +5,7 @@ use super::{MessageError, VERSION};
 /// Bytes of an [`Open`].
 pub const OPEN_BYTES: usize = 32;
 /// Bytes of an [`Opened`].
-pub const OPENED_BYTES: usize = 16;
+pub const OPENED_BYTES: usize = 24;
 
 /// What a client asks for when it connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +20,12 @@ pub struct Open {
     pub connections: u16,
     /// Requests that this connection wants in flight.
     pub depth: u32,
+    /// How long the client is silent at most, in milliseconds; 0: as long as it likes.
+    pub keep_alive_ms: u32,
 }
 
 impl Open {
-    /// As bytes: version (1), zero (1), connections (2), depth (4), session (8), keys (8), value (4), zeros (4).
+    /// As bytes: version (1), zero (1), connections (2), depth (4), session (8), keys (8), value (4), keep-alive (4).
     pub fn encode(&self) -> [u8; OPEN_BYTES] {
         let mut bytes = [0; OPEN_BYTES];
         bytes[0] = VERSION;
@@ -32,6 +34,7 @@ impl Open {
         bytes[8..16].copy_from_slice(&self.session.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.keys.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.value.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.keep_alive_ms.to_le_bytes());
         bytes
     }
 
@@ -47,6 +50,7 @@ impl Open {
             value: u32::from_le_bytes(take(bytes, 24)),
             connections: u16::from_le_bytes(take(bytes, 2)),
             depth: u32::from_le_bytes(take(bytes, 4)),
+            keep_alive_ms: u32::from_le_bytes(take(bytes, 28)),
         })
     }
 }
@@ -58,15 +62,18 @@ pub struct Opened {
     pub first: u64,
     /// Requests that may be in flight on this connection.
     pub depth: u32,
+    /// The range's own number: a session that comes back and is given another one finds nothing of what it put.
+    pub range: u64,
 }
 
 impl Opened {
-    /// As bytes: version (1), zeros (3), depth (4), first key (8).
+    /// As bytes: version (1), zeros (3), depth (4), first key (8), range (8).
     pub fn encode(&self) -> [u8; OPENED_BYTES] {
         let mut bytes = [0; OPENED_BYTES];
         bytes[0] = VERSION;
         bytes[4..8].copy_from_slice(&self.depth.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.first.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.range.to_le_bytes());
         bytes
     }
 
@@ -79,6 +86,7 @@ impl Opened {
         Ok(Self {
             first: u64::from_le_bytes(take(bytes, 8)),
             depth: u32::from_le_bytes(take(bytes, 4)),
+            range: u64::from_le_bytes(take(bytes, 16)),
         })
     }
 }
@@ -105,21 +113,24 @@ mod tests {
         #[test]
         fn openings_survive(
             session: u64, keys: u64, value: u32, connections: u16, depth: u32, first: u64,
+            keep_alive_ms: u32, range: u64,
         ) {
-            let open = Open { session, keys, value, connections, depth };
+            let open = Open { session, keys, value, connections, depth, keep_alive_ms };
             prop_assert_eq!(Open::decode(&open.encode()), Ok(open));
-            let opened = Opened { first, depth };
+            let opened = Opened { first, depth, range };
             prop_assert_eq!(Opened::decode(&opened.encode()), Ok(opened));
         }
     }
 
     #[test]
     fn what_is_wrong_is_named() {
-        let open = Open { session: 1, keys: 2, value: 3, connections: 4, depth: 5 }.encode();
+        let open =
+            Open { session: 1, keys: 2, value: 3, connections: 4, depth: 5, keep_alive_ms: 6 };
+        let open = open.encode();
         assert_eq!(Open::decode(&open[..31]), Err(MessageError::Length { said: 32, found: 31 }));
         let mut old = open;
         old[0] = 9;
         assert_eq!(Open::decode(&old), Err(MessageError::Version(9)));
-        assert_eq!(Opened::decode(b"block"), Err(MessageError::Length { said: 16, found: 5 }));
+        assert_eq!(Opened::decode(b"block"), Err(MessageError::Length { said: 24, found: 5 }));
     }
 }

@@ -25,6 +25,11 @@ impl Outbox {
         Self { buffers, key, stride, inline: line.caps().inline, left_behind: None }
     }
 
+    /// Forgets what was left behind: the connection is as new.
+    pub(crate) fn reset(&mut self) {
+        self.left_behind = None;
+    }
+
     /// Whether it takes another message.
     pub(crate) fn is_clear(&self) -> bool {
         self.left_behind.is_none()

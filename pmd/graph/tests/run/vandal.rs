@@ -13,7 +13,7 @@ use pmd_verbs::endpoint::{LocalKey, Op, Token};
 /// What it can send, and what the server's verdict says about it.
 pub(crate) const MISCHIEF: [(&str, Mischief, &str); 5] = [
     ("short", Mischief::Short, "a message of 7 bytes is shorter than its head"),
-    ("version", Mischief::Version, "version 9 instead of 1"),
+    ("version", Mischief::Version, "version 9 instead of 2"),
     ("operation", Mischief::Operation, "operation 77 does not exist"),
     ("length", Mischief::Length, "a value of 5 bytes is announced, and 0 follow"),
     // The double has no exact status to tell why.
@@ -31,6 +31,8 @@ pub(crate) enum Mischief {
 
 /// Requests that it may have in flight.
 const DEPTH: u64 = 4;
+/// The server makes room for a keep-alive as well.
+const QUEUES: Queues = Queues { send: DEPTH + 1, receive: DEPTH + 1 };
 /// Bytes from one of its buffers to the next, more than a server takes.
 const STRIDE: u32 = 512;
 
@@ -53,8 +55,7 @@ impl NodeFactory for VandalKind {
     }
 
     fn traffic(&self, _: &Settings) -> Option<Traffic> {
-        let queues = Queues { send: DEPTH, receive: DEPTH };
-        Some(Traffic { qps: 1, local: queues, remote: queues, operations: Vec::new() })
+        Some(Traffic { qps: 1, local: QUEUES, remote: QUEUES, operations: Vec::new() })
     }
 
     fn regions(&self, _: &Settings, _: &Flow) -> Vec<Region> {
@@ -66,7 +67,7 @@ impl NodeFactory for VandalKind {
         let word = cx.settings().text("mischief");
         let mischief = MISCHIEF.iter().find(|(known, ..)| *known == word);
         let (_, mischief, _) = mischief.expect("the schema has no other words");
-        let dial = cx.dials(PROTOCOL, Queues { send: DEPTH, receive: DEPTH }).pop();
+        let dial = cx.dials(PROTOCOL, QUEUES).pop();
         let stage = Stage::Dialing(Box::new(dial.expect("it has one queue pair")));
         Ok(Box::new(Vandal { messages: cx.extent("messages"), mischief: *mischief, stage }))
     }
@@ -110,7 +111,14 @@ impl Vandal {
                     let into = self.messages.local(key, number * u64::from(STRIDE), STRIDE);
                     endpoint.submit(Op::Recv { into }, Token(number))?;
                 }
-                let open = Open { session: 5, keys: 2, value: 8, connections: 1, depth: 4 };
+                let open = Open {
+                    session: 5,
+                    keys: 2,
+                    value: 8,
+                    connections: 1,
+                    depth: 4,
+                    keep_alive_ms: 0,
+                };
                 dial.ask(&open.encode())?;
             }
             Dialing::Connected(answer, mut line) => {

@@ -10,7 +10,7 @@ use pmd_verbs::endpoint::Endpoint;
 
 use super::{Node, NodeContext, Record, Turn};
 use crate::block::{BUFFER_BYTES, Open, Opened, PROTOCOL, Post};
-use crate::edge::{Desertion, Dial, Dialing, Line};
+use crate::edge::{Desertion, Dial, Dialing, Line, milliseconds};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::LOST_AFTER;
@@ -326,11 +326,6 @@ fn open_session(
     let endpoint: &mut dyn Endpoint = line.endpoint();
     let storage = endpoint.import(&opened.memory)?;
     Session::new(part.clone(), line, storage, &opened, before)
-}
-
-/// A silence as a target is told about it; one that is no whole millisecond is not no silence.
-pub(crate) fn milliseconds(keep_alive: Duration) -> u32 {
-    u32::try_from(keep_alive.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
 }
 
 /// A wait in nanoseconds.

@@ -7,10 +7,8 @@ use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Rights, Set
 
 use super::slots::{Slots, Stage};
 use super::{MORE_REQUESTS, nanoseconds};
-use crate::block::{
-    Held, Opened, Operation, Place, Post, Pulse, Request, Status, nonsense, refused,
-};
-use crate::edge::{Change, Dial, Line, Peer};
+use crate::block::{Held, Opened, Operation, Place, Post, Request, Status, nonsense, refused};
+use crate::edge::{Change, Dial, Line, Peer, Pulse};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::node::Record;

@@ -8,10 +8,8 @@ use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Rights, Set
 
 use super::stamp::Stamps;
 use super::workload::{Action, Phase, Step, Workload};
-use crate::block::{
-    Held, Opened, Operation, Place, Post, Pulse, Request, Status, nonsense, refused,
-};
-use crate::edge::{Change, Dial, Line, Peer};
+use crate::block::{Held, Opened, Operation, Place, Post, Request, Status, nonsense, refused};
+use crate::edge::{Change, Dial, Line, Peer, Pulse};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::node::Record;

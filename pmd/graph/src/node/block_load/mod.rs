@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use pmd_observe::{Code, Owner};
 
-use super::block_client::{message_bytes, milliseconds, stride};
+use super::block_client::{message_bytes, stride};
 use super::{Node, NodeContext, Record, Turn};
 use crate::block::{Open, Opened, PROTOCOL, Post};
 use crate::config::schema::Settings;
-use crate::edge::{Desertion, Dial, Dialing, Line};
+use crate::edge::{Desertion, Dial, Dialing, Line, milliseconds};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::LOAD_BLOCKS_MAX;

@@ -1,7 +1,6 @@
 //! The clients of a target, and what they share.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use pmd_block::Done;
 use pmd_lcore::Doorbells;
@@ -14,10 +13,10 @@ use super::store::Store;
 use super::vault::Vault;
 use super::{message_bytes, queues};
 use crate::block::{BUFFER_BYTES, Held, MESSAGE_BYTES, Open, Opened, Place as Lies};
-use crate::edge::{Admission, Greeting, Host, Line, Refusal};
+use crate::edge::{Admission, Greeting, Host, Line, Patience, Refusal};
 use crate::extent::Extent;
 use crate::failure::Failure;
-use crate::limits::{KEEP_ALIVE_GRACE, LISTEN_DEPTH, STORE_DEPTH_MAX};
+use crate::limits::{LISTEN_DEPTH, STORE_DEPTH_MAX};
 use crate::node::block_client::MORE_REQUESTS;
 use crate::node::clientele::Clientele;
 use crate::node::{NodeContext, Record};
@@ -47,8 +46,8 @@ struct Place {
     /// The region of the messages, once it is registered.
     key: LocalKey,
     shelf: Shelf,
-    /// How long the client may be silent.
-    patience: Option<Duration>,
+    /// How long the client is silent at most, in milliseconds.
+    keep_alive_ms: u32,
     serving: Option<Serving>,
     closing: Option<Closing>,
 }
@@ -368,7 +367,7 @@ impl Host for Hall {
             messages,
             key: LocalKey(0),
             shelf,
-            patience: patience(open.keep_alive_ms),
+            keep_alive_ms: open.keep_alive_ms,
             serving: None,
             closing: None,
         });
@@ -400,8 +399,8 @@ impl Host for Hall {
     fn connected(&mut self, key: usize, line: Line) {
         let Some(Some(place)) = self.places.get_mut(key) else { return };
         let messages = (place.messages.clone(), place.key);
-        place.serving =
-            Some(Serving::new(line, messages, place.shelf.clone(), place.depth, place.patience));
+        let (shelf, patience) = (place.shelf.clone(), Patience::new(place.keep_alive_ms));
+        place.serving = Some(Serving::new(line, messages, shelf, place.depth, patience));
         if let Some(session) = self.sessions.get_mut(&place.session) {
             session.connected = true;
         }
@@ -427,11 +426,6 @@ impl Hall {
             self.vault.give_back(session.start, session.capacity);
         }
     }
-}
-
-/// How long a client may be silent that announced so many milliseconds.
-fn patience(keep_alive_ms: u32) -> Option<Duration> {
-    (keep_alive_ms > 0).then(|| Duration::from_millis(keep_alive_ms.into()) * KEEP_ALIVE_GRACE)
 }
 
 impl Messages {

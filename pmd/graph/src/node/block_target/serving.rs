@@ -1,17 +1,16 @@
 //! One connection of a client, as the target serves it.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use pmd_block::{IoError, Kind, SubmitError as StoreError, Submitted};
-use pmd_observe::{Code, Owner, Verdict};
+use pmd_observe::Verdict;
 use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Settled, SubmitError, Token};
 
 use super::vault::Vault;
 use crate::block::{
     MESSAGE_BYTES, MESSAGE_LEN, Operation, Place, Reply, Request, Status, nonsense,
 };
-use crate::edge::{Change, Line};
+use crate::edge::{Change, Line, Patience};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::LEAVE_WAIT;
@@ -65,10 +64,7 @@ pub(super) struct Serving {
     answers: VecDeque<Answer>,
     committed: u64,
     goodbye: Goodbye,
-    /// How long the client may be silent.
-    patience: Option<Duration>,
-    /// Its last request; `None` before the first turn.
-    heard: Option<u64>,
+    patience: Patience,
     settled: Vec<Settled>,
 }
 
@@ -127,7 +123,7 @@ impl Serving {
         (messages, key): (Extent, LocalKey),
         shelf: Shelf,
         depth: u32,
-        patience: Option<Duration>,
+        patience: Patience,
     ) -> Self {
         let (caps, requests) = (line.caps(), (depth + MORE_REQUESTS) as usize);
         Self {
@@ -143,7 +139,6 @@ impl Serving {
             committed: 0,
             goodbye: Goodbye::Unsaid,
             patience,
-            heard: None,
             settled: Vec::with_capacity((caps.depth + caps.recv_depth) as usize),
         }
     }
@@ -166,8 +161,7 @@ impl Serving {
             Goodbye::Answered(since) => Some(since.saturating_add(leave_wait())),
             Goodbye::Unsaid | Goodbye::Said => None,
         };
-        let silent = self.patience.zip(self.heard);
-        let silent = silent.map(|(patience, heard)| heard.saturating_add(nanoseconds(patience)));
+        let silent = self.patience.next_timeout().filter(|_| self.line.is_up());
         leaving.into_iter().chain(silent).chain(self.line.next_timeout()).min()
     }
 
@@ -218,7 +212,10 @@ impl Serving {
         }
         self.settled = settled;
         self.hear(now, record)?;
-        self.look_at_the_time(now)?;
+        // A client that does not work keeps its place from nobody.
+        if self.line.is_up() {
+            self.patience.check(now, self.line.peer())?;
+        }
         self.answer(now)?;
         self.line.doorbell();
         Ok(found)
@@ -236,7 +233,7 @@ impl Serving {
                         self.line.submit(now, Op::Recv { into }, Token(u64::from(number)))?;
                     }
                 }
-                Change::Resumed { .. } => self.heard = Some(now),
+                Change::Resumed { .. } => self.patience.heard(now),
                 Change::Recovered { took_ns } => record.recovered(took_ns),
                 Change::PeerGone => {}
             }
@@ -260,19 +257,6 @@ impl Serving {
         }
     }
 
-    /// A client that keeps silent for longer than it has announced does not work any more.
-    fn look_at_the_time(&mut self, now: u64) -> Result<(), Failure> {
-        let heard = *self.heard.get_or_insert(now);
-        let silent = Duration::from_nanos(now.saturating_sub(heard));
-        if !self.line.is_up() || self.patience.is_none_or(|patience| silent < patience) {
-            return Ok(());
-        }
-        let (peer, silent) = (self.line.peer(), silent.as_millis());
-        let summary = format!("{peer} has said nothing for {silent} ms, not even a keep-alive");
-        Err(Failure::new(Code::PeerDead, Owner::Remote, summary)
-            .because("its control channel is open: the process is there, and does not work"))
-    }
-
     /// Whether a client that said goodbye has closed its connection, or will not do so.
     fn has_left(&self, now: u64) -> bool {
         match self.goodbye {
@@ -287,7 +271,7 @@ impl Serving {
     /// Takes the request out of a receive, and posts the receive again.
     #[inline]
     fn take(&mut self, now: u64, settled: Settled) -> Result<Request, Failure> {
-        self.heard = Some(now);
+        self.patience.heard(now);
         let number = u32::try_from(settled.token.0).unwrap_or(u32::MAX);
         let mut bytes = [0; MESSAGE_BYTES];
         self.messages.read_at(u64::from(number) * u64::from(MESSAGE_LEN), &mut bytes)?;

@@ -8,11 +8,11 @@ use pmd_observe::{Code, Owner};
 use pmd_verbs::endpoint::Endpoint;
 
 use super::{Node, NodeContext, Record, Turn};
-use crate::edge::{Desertion, Dial, Dialing, Line};
+use crate::edge::{Desertion, Dial, Dialing, Line, milliseconds};
 use crate::failure::Failure;
 use crate::kv::{self, Open, Opened, Operation, PROTOCOL};
 use draw::Draw;
-use lane::{Desk, Lane, Part};
+use lane::{Asked, Desk, Lane, Part};
 
 /// Requests after which a client ends that was given neither a count nor a duration.
 const COUNT_DEFAULT: u64 = 100_000;
@@ -21,6 +21,8 @@ pub(crate) struct KvClient {
     name: String,
     phase: Phase,
     lanes: Vec<State>,
+    /// What every connection asks for.
+    open: Open,
     desk: Desk,
     preload: bool,
     verify: bool,
@@ -32,6 +34,8 @@ pub(crate) struct KvClient {
     turn: usize,
     stopping: bool,
     desertion: Desertion,
+    /// Requests that will have no reply.
+    unfinished: usize,
 }
 
 /// How far it is. Each phase begins when nothing of the one before is under way.
@@ -54,6 +58,7 @@ enum Phase {
 enum State {
     Dialing(Box<Dialed>),
     Up(Box<Lane>),
+    Over,
 }
 
 /// A connection being made.
@@ -61,6 +66,20 @@ struct Dialed {
     dial: Dial,
     open: Open,
     part: Part,
+    /// What was asked over the connection before.
+    asked: Option<Asked>,
+}
+
+impl Dialed {
+    /// Requests without a reply.
+    fn in_flight(&self) -> usize {
+        self.asked.as_ref().map_or(0, Asked::in_flight)
+    }
+
+    /// Whether the client was connected before, and misses nothing.
+    fn is_settled(&self) -> bool {
+        self.asked.is_some() && self.in_flight() == 0
+    }
 }
 
 impl KvClient {
@@ -75,6 +94,7 @@ impl KvClient {
         let left = count.unwrap_or(until_told);
         let messages = cx.extent("messages");
         let bytes = kv::message_bytes(depth, value);
+        let keep_alive = settings.time("keep_alive");
         let dials = cx.dials(PROTOCOL, kv::queues(depth));
         let lanes = dials.len() as u64;
         let open = Open {
@@ -83,11 +103,14 @@ impl KvClient {
             value: narrow(value),
             connections: u16::try_from(lanes).unwrap_or(u16::MAX),
             depth: narrow(depth),
+            keep_alive_ms: milliseconds(keep_alive),
         };
         let state = |(index, dial): (u64, Dial)| {
             let (first, end) = (share(keys, index, lanes), share(keys, index + 1, lanes));
             let short = || Failure::local(format!("`{}` has too little memory", cx.name()));
             let part = Part {
+                node: cx.name().to_owned(),
+                keep_alive,
                 messages: messages.part(index * bytes, bytes).ok_or_else(short)?,
                 depth: narrow(depth),
                 stride: narrow(kv::stride(value)),
@@ -103,7 +126,7 @@ impl KvClient {
                 seed: settings.count("seed"),
                 verify: settings.flag("verify"),
             };
-            Ok(State::Dialing(Box::new(Dialed { dial, open, part })))
+            Ok(State::Dialing(Box::new(Dialed { dial, open, part, asked: None })))
         };
         if left < u64::MAX {
             cx.expect(left.saturating_mul(value));
@@ -112,6 +135,7 @@ impl KvClient {
             name: cx.name().to_owned(),
             phase: Phase::Connect,
             lanes: (0..).zip(dials).map(state).collect::<Result<_, Failure>>()?,
+            open,
             desk: Desk::new(narrow(value)),
             preload: settings.flag("preload"),
             verify: settings.flag("verify"),
@@ -120,13 +144,14 @@ impl KvClient {
             turn: 0,
             stopping: false,
             desertion: Desertion::default(),
+            unfinished: 0,
         }))
     }
 
     fn up(&mut self) -> impl Iterator<Item = &mut Lane> {
         self.lanes.iter_mut().filter_map(|state| match state {
             State::Up(lane) => Some(&mut **lane),
-            State::Dialing(_) => None,
+            State::Dialing(_) | State::Over => None,
         })
     }
 
@@ -135,7 +160,7 @@ impl KvClient {
         let mut work = 0;
         for state in &mut self.lanes {
             let State::Dialing(dialed) = state else { continue };
-            let Dialed { dial, open, part } = &mut **dialed;
+            let Dialed { dial, open, part, asked } = &mut **dialed;
             match dial.poll(now)? {
                 Dialing::Waiting => continue,
                 Dialing::Reached(endpoint) => {
@@ -144,7 +169,9 @@ impl KvClient {
                     dial.ask(&open.encode())?;
                 }
                 Dialing::Connected(answer, line) => {
-                    let lane = opened(part, &answer, line)?;
+                    let mut lane = opened(part, &answer, line, asked.take())?;
+                    // What is asked again comes before anything new.
+                    lane.hear(now, record)?;
                     record.path(lane.path());
                     *state = State::Up(Box::new(lane));
                 }
@@ -172,7 +199,7 @@ impl KvClient {
             Phase::Check => self.sweep(now, Operation::Get)?,
             Phase::Drain => return Ok(()),
         };
-        if begun && self.up().all(|lane| lane.is_idle()) {
+        if begun && self.is_idle() {
             self.phase = self.next(now, record);
             self.up().for_each(Lane::rewind);
             if self.phase != Phase::Drain {
@@ -194,10 +221,30 @@ impl KvClient {
         }
     }
 
+    /// Whether nothing is under way, nor to be sent again.
+    fn is_idle(&self) -> bool {
+        self.lanes.iter().all(|state| match state {
+            State::Up(lane) => lane.is_idle(),
+            State::Dialing(_) => false,
+            State::Over => true,
+        })
+    }
+
+    /// Whether what is under way has ended, on the connections that there are.
+    fn is_drained(&self) -> bool {
+        self.lanes.iter().all(|state| match state {
+            State::Up(lane) => lane.is_idle(),
+            State::Dialing(_) | State::Over => true,
+        })
+    }
+
     fn sweep(&mut self, now: u64, operation: Operation) -> Result<bool, Failure> {
         let mut all = true;
         for state in &mut self.lanes {
-            let State::Up(lane) = state else { continue };
+            let State::Up(lane) = state else {
+                all = false;
+                continue;
+            };
             all &= lane.sweep(now, operation, &mut self.desk)?;
         }
         Ok(all)
@@ -214,18 +261,22 @@ impl KvClient {
     }
 
     fn turn(&mut self, now: u64, record: &mut Record) -> Result<Turn, Failure> {
-        let mut work = if self.phase == Phase::Connect { self.connect(now, record)? } else { 0 };
+        let mut work = if self.phase == Phase::Drain { 0 } else { self.connect(now, record)? };
         let measured = matches!(self.phase, Phase::Load { .. });
         for state in &mut self.lanes {
             let State::Up(lane) = state else { continue };
             work += lane.run(now, measured, &mut self.desk, record)?;
+            if lane.is_gone() {
+                dial_again(state, self.open);
+                continue;
+            }
             if lane.peer_left() && self.phase != Phase::Drain {
                 self.desertion.note(now, lane.peer());
             }
         }
         self.advance(now, record)?;
         self.up().for_each(Lane::doorbell);
-        if self.phase != Phase::Drain || !self.up().all(|lane| lane.is_idle()) {
+        if self.phase != Phase::Drain || !self.is_drained() {
             return Ok(Turn::Worked(work));
         }
         self.leave(now)
@@ -237,11 +288,16 @@ impl KvClient {
         for state in self.lanes.drain(..) {
             match state {
                 State::Up(lane) => lane.leave(),
-                // Told to stop before it was connected.
+                // Told to stop before it was connected, or connected again.
                 State::Dialing(dialed) => {
+                    let is_settled = dialed.is_settled();
+                    self.unfinished += dialed.in_flight();
                     let unconnected = dialed.dial.leave();
-                    failure.get_or_insert(unconnected);
+                    if !is_settled {
+                        failure.get_or_insert(unconnected);
+                    }
                 }
+                State::Over => {}
             }
         }
         failure.map_or_else(|| self.desertion.settle(now, self.stopping), Err)
@@ -252,12 +308,17 @@ impl Node for KvClient {
     fn run(&mut self, now: u64, record: &mut Record) -> Result<Turn, Failure> {
         let turn = self.turn(now, record);
         if let Err(failure) = &turn {
-            record.error();
             for state in self.lanes.drain(..) {
-                if let State::Up(lane) = state {
-                    lane.abort(&failure.verdict);
+                match state {
+                    State::Up(lane) => {
+                        self.unfinished += lane.in_flight();
+                        lane.abort(&failure.verdict);
+                    }
+                    State::Dialing(dialed) => self.unfinished += dialed.in_flight(),
+                    State::Over => {}
                 }
             }
+            (0..self.unfinished.max(1)).for_each(|_| record.error());
         }
         turn
     }
@@ -270,6 +331,7 @@ impl Node for KvClient {
         let lanes = self.lanes.iter().filter_map(|state| match state {
             State::Dialing(dialed) => dialed.dial.next_timeout(),
             State::Up(lane) => lane.next_timeout(),
+            State::Over => None,
         });
         let until = match self.phase {
             Phase::Load { until } => until,
@@ -291,11 +353,20 @@ fn share(keys: u64, index: u64, lanes: u64) -> u64 {
     index * each + index.min(more)
 }
 
+/// The server's process is gone: dials it again.
+fn dial_again(state: &mut State, open: Open) {
+    if let State::Up(lane) = std::mem::replace(state, State::Over)
+        && let Some((dial, part, asked)) = lane.redial()
+    {
+        *state = State::Dialing(Box::new(Dialed { dial, open, part, asked: Some(asked) }));
+    }
+}
+
 /// Takes what the server granted.
-fn opened(part: &Part, answer: &[u8], line: Line) -> Result<Lane, Failure> {
+fn opened(part: &Part, answer: &[u8], line: Line, asked: Option<Asked>) -> Result<Lane, Failure> {
     let opened = Opened::decode(answer).map_err(|error| {
         let summary = format!("{} answered no grant: {error}", line.peer());
         Failure::new(Code::InvalidRequest, Owner::Remote, summary)
     })?;
-    Lane::new(part.clone(), line, opened.first, opened.depth)
+    Lane::new(part.clone(), line, &opened, asked)
 }

@@ -13,7 +13,7 @@ use pmd_verbs::roce::qp::state::Transport;
 use super::clientele::Clientele;
 use super::{Node, NodeContext, Record, Turn};
 use crate::config::units::Size;
-use crate::edge::{Acceptor, Admission, Greeting, Host, Line, Refusal};
+use crate::edge::{Acceptor, Admission, Greeting, Host, Line, Patience, Refusal};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::kv::{self, Open, Opened, PROTOCOL, REPLY_BYTES, REQUEST_BYTES};
@@ -45,6 +45,8 @@ struct Hall {
     /// By the session's own number.
     sessions: HashMap<u64, Session>,
     ranges: Ranges,
+    /// Of this process: with a range's owner, what tells the range from those of any other process.
+    number: u64,
     clientele: Clientele,
 }
 
@@ -53,6 +55,8 @@ struct Place {
     session: u64,
     buffers: Buffers,
     key: LocalKey,
+    /// How long the client is silent at most, in milliseconds.
+    keep_alive_ms: u32,
     serving: Option<Serving>,
 }
 
@@ -69,7 +73,7 @@ struct Session {
 
 impl KvServer {
     pub(crate) fn build(cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
-        let acceptor = cx.acceptor(PROTOCOL)?;
+        let acceptor = cx.acceptor(PROTOCOL)?.reconnecting();
         let settings = cx.settings();
         let narrow = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let (depth, value) = (settings.count("depth"), settings.size("value"));
@@ -86,6 +90,7 @@ impl KvServer {
             places: (0..places).map(|_| None).collect(),
             sessions: HashMap::new(),
             ranges: Ranges::default(),
+            number: pmd_mem::os_entropy(),
             clientele: Clientele::build(cx),
         };
         let reply = vec![0; REPLY_BYTES + hall.value as usize];
@@ -218,10 +223,11 @@ impl Hall {
         let place = self.places.get_mut(key).and_then(Option::as_mut).ok_or_else(gone)?;
         let session = self.sessions.get(&place.session).ok_or_else(gone)?;
         place.key = endpoint.register(place.buffers.messages.region())?;
-        for number in 0..place.buffers.depth {
+        for number in 0..place.buffers.requests() {
             place.buffers.post(endpoint, place.key, number)?;
         }
-        Ok(Opened { first: session.range.first, depth: place.buffers.depth })
+        let range = self.number.wrapping_add(session.range.owner.into());
+        Ok(Opened { first: session.range.first, depth: place.buffers.depth, range })
     }
 }
 
@@ -255,10 +261,20 @@ impl Host for Hall {
             stride: narrow(kv::stride(self.value.into())),
             longest: narrow(REQUEST_BYTES as u64 + u64::from(self.value)),
         };
-        let place = Place { session: open.session, buffers, key: LocalKey(0), serving: None };
-        self.places[key] = Some(place);
-        let options =
-            EndpointOptions { transport: ask.transport, depth, recv_depth: depth, ..self.options };
+        let requests = buffers.requests();
+        self.places[key] = Some(Place {
+            session: open.session,
+            buffers,
+            key: LocalKey(0),
+            keep_alive_ms: open.keep_alive_ms,
+            serving: None,
+        });
+        let options = EndpointOptions {
+            transport: ask.transport,
+            depth: requests,
+            recv_depth: requests,
+            ..self.options
+        };
         Ok(Admission { key, options })
     }
 
@@ -283,7 +299,8 @@ impl Host for Hall {
         let Some(session) = self.sessions.get_mut(&place.session) else { return };
         session.connected = true;
         let buffers = place.buffers.clone();
-        place.serving = Some(Serving::new(line, place.key, buffers, session.range));
+        let patience = Patience::new(place.keep_alive_ms);
+        place.serving = Some(Serving::new(line, place.key, buffers, session.range, patience));
     }
 
     fn lost(&mut self, key: Option<usize>, here: bool, why: Option<Failure>) {

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 
 use pmd_observe::{Code, Owner};
-use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Settled, SubmitError, Token};
+use pmd_verbs::endpoint::{Endpoint, Local, LocalKey, Op, Settled, SubmitError, Token};
 
 use super::ranges::Range;
 use super::table::{Put, Table};
-use crate::edge::Line;
+use crate::edge::{Change, Line, Patience};
 use crate::extent::Extent;
 use crate::failure::Failure;
-use crate::kv::{Operation, REPLY_BYTES, REQUEST_BYTES, Reply, Request, Status};
+use crate::kv::{MORE_REQUESTS, Operation, REPLY_BYTES, REQUEST_BYTES, Reply, Request, Status};
 use crate::node::Record;
 use crate::node::outbox::Outbox;
 
@@ -36,16 +36,24 @@ impl Buffers {
         key: LocalKey,
         number: u32,
     ) -> Result<(), SubmitError> {
-        let into = self.messages.local(key, self.place(number), self.longest);
-        endpoint.submit(Op::Recv { into }, Token(u64::from(number)))
+        endpoint.submit(Op::Recv { into: self.receive(key, number) }, Token(u64::from(number)))
+    }
+
+    fn receive(&self, key: LocalKey, number: u32) -> Local {
+        self.messages.local(key, self.place(number), self.longest)
     }
 
     fn place(&self, number: u32) -> u64 {
         u64::from(number) * u64::from(self.stride)
     }
 
+    /// Requests that can be under way.
+    pub(super) fn requests(&self) -> u32 {
+        self.depth + MORE_REQUESTS
+    }
+
     fn replies(&self) -> Extent {
-        let half = self.place(self.depth);
+        let half = self.place(self.requests());
         // The second half is there: the buffers were made as two of them.
         self.messages.part(half, half).unwrap_or_else(|| self.messages.clone())
     }
@@ -62,16 +70,24 @@ pub(super) struct Serving {
     free: Vec<u32>,
     /// Receives with a request that was not answered yet, and its length.
     arrived: VecDeque<(u32, u32)>,
+    patience: Patience,
     settled: Vec<Settled>,
 }
 
 impl Serving {
-    pub(super) fn new(line: Line, key: LocalKey, buffers: Buffers, range: Range) -> Self {
+    pub(super) fn new(
+        line: Line,
+        key: LocalKey,
+        buffers: Buffers,
+        range: Range,
+        patience: Patience,
+    ) -> Self {
         let caps = line.caps();
         Self {
             outbox: Outbox::new(buffers.replies(), key, buffers.stride, &line),
-            free: (0..buffers.depth).rev().collect(),
-            arrived: VecDeque::with_capacity(buffers.depth as usize),
+            free: (0..buffers.requests()).rev().collect(),
+            arrived: VecDeque::with_capacity(buffers.requests() as usize),
+            patience,
             settled: Vec::with_capacity((caps.depth + caps.recv_depth) as usize),
             line,
             key,
@@ -89,7 +105,8 @@ impl Serving {
     }
 
     pub(super) fn next_timeout(&self) -> Option<u64> {
-        self.line.next_timeout()
+        let silent = self.patience.next_timeout().filter(|_| self.line.is_up());
+        silent.into_iter().chain(self.line.next_timeout()).min()
     }
 
     /// Answers what was asked. `reply` has room for the longest one. Returns how much was found.
@@ -105,11 +122,18 @@ impl Serving {
             #[expect(clippy::cast_possible_truncation, reason = "the lower half is the number")]
             let number = settled.token.0 as u32;
             if settled.token.0 < REPLY {
+                self.patience.heard(now);
                 self.arrived.push_back((number, settled.len));
             } else {
                 self.free.push(number);
             }
         }
+        self.hear(now, record)?;
+        if !self.line.is_up() {
+            return Ok(found);
+        }
+        // A client that does not work keeps its place from nobody.
+        self.patience.check(now, self.line.peer())?;
         let mut answered = 0;
         while !self.arrived.is_empty() && self.outbox.clear(now, &mut self.line)? {
             // Without a free buffer, the answers before have not left yet.
@@ -126,6 +150,29 @@ impl Serving {
         }
         self.line.doorbell();
         Ok(found + answered)
+    }
+
+    /// Hears what has become of a connection that broke. The client asks again for what was not answered.
+    fn hear(&mut self, now: u64, record: &mut Record) -> Result<(), Failure> {
+        while let Some(change) = self.line.change() {
+            match change {
+                Change::Broken | Change::PeerGone => {}
+                Change::Renewed => {
+                    self.outbox.reset();
+                    self.arrived.clear();
+                    self.free.clear();
+                    self.free.extend((0..self.buffers.requests()).rev());
+                    for number in 0..self.buffers.requests() {
+                        let receive = Token(u64::from(number));
+                        let into = self.buffers.receive(self.key, number);
+                        self.line.submit(now, Op::Recv { into }, receive)?;
+                    }
+                }
+                Change::Resumed { .. } => self.patience.heard(now),
+                Change::Recovered { took_ns } => record.recovered(took_ns),
+            }
+        }
+        Ok(())
     }
 
     /// Does what the request in this receive asks for, and posts the receive again. Returns the length of the reply.
@@ -146,19 +193,17 @@ impl Serving {
             let summary = format!("{} does not keep to the protocol: {error}", self.line.peer());
             Failure::new(Code::InvalidRequest, Owner::Remote, summary)
         })?;
-        let (status, found) = if self.range.holds(request.key) {
+        let about_a_key = request.operation != Operation::KeepAlive;
+        let (status, found) = if !about_a_key || self.range.holds(request.key) {
             self.execute(&request, at + REQUEST_BYTES as u64, table, &mut reply[REPLY_BYTES..])?
         } else {
             (Status::OutOfRange, 0)
         };
-        if self.line.is_up() {
-            match self.buffers.post(self.line.endpoint(), self.key, receive) {
-                // A connection that fails says why when it is polled.
-                Ok(()) | Err(SubmitError::Degraded) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        // A connection that fails says why when it is polled.
+        let into = self.buffers.receive(self.key, receive);
+        self.line.submit(now, Op::Recv { into }, Token(u64::from(receive)))?;
         match status {
+            _ if !about_a_key => {}
             Status::Ok | Status::NotFound => {
                 record.message(now, u64::from(request.len.max(found)));
             }
@@ -180,6 +225,7 @@ impl Serving {
     ) -> Result<(Status, u32), Failure> {
         let owner = self.range.owner;
         Ok(match request.operation {
+            Operation::KeepAlive => (Status::Ok, 0),
             Operation::Get => match table.get(request.key, owner, value)? {
                 Some(len) => (Status::Ok, len),
                 None => (Status::NotFound, 0),
