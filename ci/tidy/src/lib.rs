@@ -158,7 +158,7 @@ mod tests {
         let allowed: [(&str, &[&str]); 12] = [
             ("pmd/roce", &[]),
             ("pmd/observe", &[]),
-            ("pmd/ledger", &[]),
+            ("pmd/ledger", &["pmd-mem"]),
             ("pmd/mem", &[]),
             ("pmd/wire", &["pmd-mem"]),
             ("pmd/record", &["pmd-roce"]),

@@ -152,7 +152,8 @@ impl Account {
     ///
     /// # Errors
     /// [`AdmitError`]; nothing is stored.
-    #[inline]
+    // In line, so that what is known of a submission where it is made is a constant.
+    #[inline(always)]
     pub fn admit(&mut self, side: Side, submission: Submission) -> Result<Ticket, AdmitError> {
         match self.queues[side as usize].admit(submission) {
             Some(ticket) => Ok(ticket),
@@ -215,26 +216,24 @@ impl Account {
         orphaned
     }
 
-    /// Takes a completion. What it settles goes to `sink`; whether it settled anything. A ticket that is not in flight
-    /// is late, or forged, and changes nothing.
-    #[inline]
-    pub fn settle(
+    /// Takes completions of requests that succeeded, first come first: settles the oldest submissions of the queue that
+    /// the first one names, one with each, as long as they are theirs in this order and `each` agrees. It gets the
+    /// submission's token, and says whether the completion is a success. Returns how many were settled: the next one is
+    /// for [`Account::settle`], or begins another row.
+    #[inline(always)]
+    pub fn settle_row<C>(
         &mut self,
-        ticket: Ticket,
-        status: Status,
-        mut sink: impl FnMut(Settled),
-    ) -> bool {
-        match self.queues[ticket.queue() & 1].settle_next(ticket, status) {
-            Some(settled) => {
-                sink(settled);
-                true
-            }
-            None => self.settle_any(ticket, status, sink),
-        }
+        completions: &[C],
+        ticket: impl Fn(&C) -> Ticket,
+        each: impl FnMut(&C, u64) -> bool,
+    ) -> usize {
+        let Some(first) = completions.first() else { return 0 };
+        self.queues[ticket(first).queue() & 1].settle_row(completions, ticket, each)
     }
 
-    #[cold]
-    fn settle_any(&mut self, ticket: Ticket, status: Status, sink: impl FnMut(Settled)) -> bool {
+    /// Takes a completion. What it settles goes to `sink`; whether it settled anything. A ticket that is not in flight
+    /// is late, or forged, and changes nothing.
+    pub fn settle(&mut self, ticket: Ticket, status: Status, sink: impl FnMut(Settled)) -> bool {
         let queue = &mut self.queues[ticket.queue() & 1];
         let settled = queue.settle_any(ticket, status, sink);
         // A closed account stays closed, whatever completes.

@@ -11,8 +11,8 @@
 //! alone; other threads see one word, through an [`Admission`], and send messages. Time and randomness are arguments,
 //! and nothing here knows a device: whoever drives it hands in completions, events and the time, and does what comes out.
 //!
-//! The usual path is short: [`Account::admit`] stores a record into a ring, [`Account::settle`] compares a ticket with
-//! the oldest one. Tickets are numbers that are never given out twice, so that a late completion finds nothing,
+//! The usual path is short: [`Account::admit`] stores a record into a ring, and [`Account::settle_row`] goes along a row of
+//! completions that begins with the oldest one. Tickets are numbers that are never given out twice, so that a late completion finds nothing,
 //! whatever has happened to its queue pair in between.
 //!
 //! ```

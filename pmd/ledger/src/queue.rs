@@ -1,5 +1,7 @@
 //! The books of one queue: a ring of records in the order of submission.
 
+use pmd_mem::Wheel;
+
 use crate::limits::MAX_DEPTH;
 use crate::outcome::{Cause, Outcome, Settled, Status};
 use crate::submission::{Replay, Submission, Ticket};
@@ -46,19 +48,87 @@ pub struct Record {
     pub replay: Replay,
 }
 
-impl Record {
-    const SETTLED: Self = Self {
-        token: 0,
-        wrs: 0,
-        batch: 0,
-        signalled: true,
-        orphaned: false,
-        replay: Replay::Never,
-    };
+/// What a queue stores of a submission.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    token: u64,
+    shape: Shape,
+    /// Work requests that reached the device, where these are not all.
+    part: u16,
+}
+
+/// What a submission is. In one word, which is a constant where a request is put together.
+#[derive(Clone, Copy, Debug)]
+struct Shape(u32);
+
+impl Shape {
+    const SIGNALLED: u32 = 1 << 16;
+    const ORPHANED: u32 = 1 << 17;
+    const REPLAY: u32 = 1 << 18;
+
+    #[inline(always)]
+    const fn of(submission: &Submission) -> Self {
+        let replay = match submission.replay {
+            Replay::Never => 0,
+            Replay::Again => Self::REPLAY,
+        };
+        let signalled = if submission.signalled { Self::SIGNALLED } else { 0 };
+        Self(submission.wrs as u32 | signalled | replay)
+    }
+
+    /// Work requests that the caller asked for.
+    #[expect(clippy::cast_possible_truncation, reason = "the lowest bits")]
+    const fn batch(self) -> u16 {
+        self.0 as u16
+    }
+
+    const fn is_orphaned(self) -> bool {
+        self.0 & Self::ORPHANED != 0
+    }
 
     /// Whether only a later completion tells that it succeeded.
-    const fn is_silent(&self) -> bool {
-        !self.signalled || self.orphaned
+    const fn is_silent(self) -> bool {
+        self.0 & Self::SIGNALLED == 0 || self.is_orphaned()
+    }
+
+    /// Whether it is something else than one signalled work request.
+    #[inline(always)]
+    const fn is_special(self) -> bool {
+        self.batch() != 1 || self.is_silent()
+    }
+
+    const fn replay(self) -> Replay {
+        if self.0 & Self::REPLAY == 0 { Replay::Never } else { Replay::Again }
+    }
+}
+
+impl Entry {
+    const SETTLED: Self = Self { token: 0, shape: Shape(Shape::SIGNALLED), part: 0 };
+
+    /// Work requests that the device holds.
+    const fn wrs(&self) -> u16 {
+        if self.shape.is_orphaned() { self.part } else { self.shape.batch() }
+    }
+
+    /// Of these, those beyond the first.
+    const fn extra(&self) -> u32 {
+        (self.wrs() as u32).saturating_sub(1)
+    }
+
+    const fn is_settled(&self) -> bool {
+        self.shape.batch() == 0
+    }
+
+    const fn record(&self) -> Record {
+        let shape = self.shape;
+        Record {
+            token: self.token,
+            wrs: self.wrs(),
+            batch: shape.batch(),
+            signalled: shape.0 & Shape::SIGNALLED != 0,
+            orphaned: shape.is_orphaned(),
+            replay: shape.replay(),
+        }
     }
 }
 
@@ -75,25 +145,49 @@ pub struct Balance {
     pub posted: u32,
 }
 
-/// The books of a send or receive queue.
+/// The books of a send or receive queue: entries between two cursors.
+///
+/// ```text
+///     head                     tail            limit
+///      | in flight, oldest first | room          |
+/// ```
+///
+/// As long as every entry is one signalled work request, and they end in order, the cursors say everything: admitting
+/// compares `tail` with `limit`, settling a row of completions moves `head` and `limit` by its length. What is special is
+/// counted aside, and only what is special pays for that.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    ring: Box<[Record]>,
-    mask: u64,
+    ring: Wheel<Entry>,
     /// The oldest ticket in flight; equal to `tail` where none is.
     head: u64,
     /// The next ticket.
     tail: u64,
-    /// Records behind `head` that are settled, or silent: while there is one, the short way is not taken.
-    irregular: u32,
-    /// Of these, the settled ones.
+    /// Tickets end before this one: room is what the depth leaves, and what the ring has behind entries that wait.
+    limit: u64,
+    /// Submissions that ended.
+    settled: u64,
+    /// Entries from `head` on that are [special](Shape::is_special), or have ended: while there is one, rows are not
+    /// settled as such.
+    special: u32,
+    /// Of these, the ones that have ended.
     ahead: u32,
-    /// Work requests of all records in flight.
-    posted: u32,
-    /// What `posted` may rise to: the depth, less where records wait for an older one, 0 when nothing is admitted.
-    limit: u32,
+    /// Work requests of entries in flight beyond one for each.
+    extra: u32,
     depth: u32,
     open: bool,
+}
+
+/// Counts what of a row was settled, also where its receiver panics in the middle.
+struct Row<'a> {
+    queue: [&'a mut u64; 3],
+    count: u64,
+}
+
+impl Drop for Row<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.queue.iter_mut().for_each(|cursor| **cursor += self.count);
+    }
 }
 
 impl Queue {
@@ -101,25 +195,18 @@ impl Queue {
     pub(crate) fn new(first: u64, depth: u32) -> Self {
         let depth = depth.min(MAX_DEPTH);
         // One more for a marker, which is admitted beyond the depth.
-        let capacity = (depth as usize + 1).next_power_of_two();
         Self {
-            ring: vec![Record::SETTLED; capacity].into(),
-            mask: capacity as u64 - 1,
+            ring: Wheel::new(depth as usize + 1, Entry::SETTLED),
             head: first,
             tail: first,
-            irregular: 0,
+            limit: first + u64::from(depth),
+            settled: Ticket(first).position(),
+            special: 0,
             ahead: 0,
-            posted: 0,
-            limit: depth,
+            extra: 0,
             depth,
             open: true,
         }
-    }
-
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the mask is smaller than any usize")]
-    const fn slot(&self, ticket: u64) -> usize {
-        (ticket & self.mask) as usize
     }
 
     /// The ticket that comes next, whether admitted or not.
@@ -136,15 +223,28 @@ impl Queue {
         self.head == self.tail
     }
 
-    pub(crate) fn balance(&self) -> Balance {
-        let in_flight = self.tail - self.head - u64::from(self.ahead);
-        let admitted = Ticket(self.tail).position();
-        Balance { admitted, settled: admitted - in_flight, in_flight, posted: self.posted }
+    const fn in_flight(&self) -> u64 {
+        self.tail - self.head - self.ahead as u64
+    }
+
+    /// Work requests of all entries in flight.
+    #[expect(clippy::cast_possible_truncation, reason = "no more entries than places in the ring")]
+    const fn posted(&self) -> u32 {
+        self.in_flight() as u32 + self.extra
+    }
+
+    pub(crate) const fn balance(&self) -> Balance {
+        Balance {
+            admitted: Ticket(self.tail).position(),
+            settled: self.settled,
+            in_flight: self.in_flight(),
+            posted: self.posted(),
+        }
     }
 
     pub(crate) fn record(&self, ticket: Ticket) -> Option<Record> {
-        let record = self.ring[self.slot(ticket.0)];
-        (self.is_in_flight(ticket) && record.wrs != 0).then_some(record)
+        let entry = self.ring.get(ticket.0);
+        (self.is_in_flight(ticket) && !entry.is_settled()).then(|| entry.record())
     }
 
     const fn is_in_flight(&self, ticket: Ticket) -> bool {
@@ -152,32 +252,31 @@ impl Queue {
     }
 
     /// Stores a record, or tells that it does not fit; why, the account knows.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn admit(&mut self, submission: Submission) -> Option<Ticket> {
-        let posted = self.posted + u32::from(submission.wrs);
-        if posted > self.limit || submission.wrs == 0 {
+        let extra = u64::from(submission.wrs).wrapping_sub(1);
+        if submission.wrs == 0 || self.tail + extra >= self.limit {
             return None;
         }
-        self.posted = posted;
-        Some(self.store(submission))
+        self.limit -= extra;
+        Some(self.store(&submission))
     }
 
     /// Admits one signalled work request whether the queue is open or not, and beyond its depth, if there is a place.
     pub(crate) fn admit_marker(&mut self, token: u64) -> Option<Ticket> {
-        if self.tail - self.head > self.mask {
-            return None;
-        }
-        self.posted += 1;
-        Some(self.store(Submission::one(token)))
+        let has_place = self.tail - self.head < self.ring.slots() as u64;
+        has_place.then(|| self.store(&Submission::one(token)))
     }
 
-    #[inline]
-    fn store(&mut self, submission: Submission) -> Ticket {
-        let Submission { token, wrs, signalled, replay } = submission;
+    #[inline(always)]
+    fn store(&mut self, submission: &Submission) -> Ticket {
         let ticket = self.tail;
-        let slot = self.slot(ticket);
-        self.ring[slot] = Record { token, wrs, batch: wrs, signalled, orphaned: false, replay };
-        self.irregular += u32::from(!signalled);
+        let (entry, shape) = (self.ring.get_mut(ticket), Shape::of(submission));
+        (entry.token, entry.shape) = (submission.token, shape);
+        if shape.is_special() {
+            self.special += 1;
+            self.extra += u32::from(submission.wrs) - 1;
+        }
         self.tail = ticket + 1;
         Ticket(ticket)
     }
@@ -188,10 +287,9 @@ impl Queue {
         if ticket.0.wrapping_add(1) != self.tail || !is_whole {
             return false;
         }
-        let slot = self.slot(ticket.0);
-        let record = std::mem::replace(&mut self.ring[slot], Record::SETTLED);
-        self.posted -= u32::from(record.wrs);
-        self.irregular -= u32::from(record.is_silent());
+        let entry = std::mem::replace(self.ring.get_mut(ticket.0), Entry::SETTLED);
+        self.special -= u32::from(entry.shape.is_special());
+        self.extra -= entry.extra();
         self.tail -= 1;
         self.set_limit();
         true
@@ -203,33 +301,52 @@ impl Queue {
         if posted == 0 || posted > record.wrs || record.orphaned {
             return false;
         }
-        let slot = self.slot(ticket.0);
-        self.ring[slot].wrs = posted;
-        self.ring[slot].orphaned = true;
-        self.irregular += u32::from(!record.is_silent());
-        self.posted -= u32::from(record.wrs - posted);
+        let Entry { shape, part, .. } = self.ring.get_mut(ticket.0);
+        self.special += u32::from(!shape.is_special());
+        self.extra -= u32::from(record.wrs - posted);
+        (shape.0, *part) = (shape.0 | Shape::ORPHANED, posted);
         self.set_limit();
         true
     }
 
     /// Records posted in part that are still in flight.
     pub(crate) fn has_orphans(&self) -> bool {
-        (self.head..self.tail).any(|ticket| {
-            let record = &self.ring[self.slot(ticket)];
-            record.wrs != 0 && record.orphaned
-        })
+        (self.head..self.tail).any(|ticket| self.ring.get(ticket).shape.is_orphaned())
     }
 
-    /// Settles `ticket` if it is the oldest and nothing is special about the queue: the usual way.
-    #[inline]
-    pub(crate) fn settle_next(&mut self, ticket: Ticket, status: Status) -> Option<Settled> {
-        if (ticket.0 ^ self.head) | u64::from(self.irregular) != 0 || self.posted == 0 {
-            return None;
+    /// Settles the oldest entries, one with each of `completions`, as long as these are theirs, and `each`, which gets
+    /// their tokens, says that one was: the usual way. Returns how many; none where something is special about the queue.
+    #[inline(always)]
+    pub(crate) fn settle_row<C>(
+        &mut self,
+        completions: &[C],
+        ticket: impl Fn(&C) -> Ticket,
+        mut each: impl FnMut(&C, u64) -> bool,
+    ) -> usize {
+        if !self.open || self.special != 0 {
+            return 0;
         }
-        let Record { token, wrs, replay, .. } = self.ring[self.slot(ticket.0)];
-        self.posted -= u32::from(wrs);
-        self.head = ticket.0 + 1;
-        Some(Settled { ticket, token, wrs, outcome: Outcome::Completed(status), replay })
+        let oldest = self.head;
+        #[expect(clippy::cast_possible_truncation, reason = "at most the ring's slots")]
+        let entries = self.ring.row(oldest, (self.tail - oldest) as usize);
+        let queue = [&mut self.head, &mut self.limit, &mut self.settled];
+        let mut row = Row { queue, count: 0 };
+        // Where the last of them is as far behind the first as it should be, so are those between: they come in order.
+        let are_theirs = completions.len() <= entries.len()
+            && completions.first().is_some_and(|first| ticket(first).0 == oldest)
+            && completions.last().is_some_and(|last| {
+                ticket(last).0.wrapping_sub(oldest) == completions.len() as u64 - 1
+            });
+        for (completion, entry) in completions.iter().zip(entries) {
+            let is_next = are_theirs || ticket(completion).0 == oldest + row.count;
+            debug_assert!(!are_theirs || ticket(completion).0 == oldest + row.count);
+            if !is_next || !each(completion, entry.token) {
+                break;
+            }
+            row.count += 1;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most the ring's length")]
+        return row.count as usize;
     }
 
     /// Settles `ticket` wherever it stands, and what its completion tells of silent ones before it: they succeeded, for
@@ -245,15 +362,15 @@ impl Queue {
             return false;
         }
         for earlier in self.head..ticket.0 {
-            if self.ring[self.slot(earlier)].is_silent() {
+            if self.ring.get(earlier).shape.is_silent() {
                 self.end(earlier, Outcome::Completed(Status::SUCCESS), &mut sink);
             }
         }
         self.end(ticket.0, Outcome::Completed(status), &mut sink);
-        while self.head != self.tail && self.ring[self.slot(self.head)].wrs == 0 {
+        while self.head != self.tail && self.ring.get(self.head).is_settled() {
             self.head += 1;
             self.ahead -= 1;
-            self.irregular -= 1;
+            self.special -= 1;
         }
         self.set_limit();
         true
@@ -261,16 +378,17 @@ impl Queue {
 
     /// Ends one record that is still in flight. Who was orphaned has nobody left to tell.
     fn end(&mut self, ticket: u64, outcome: Outcome, sink: &mut impl FnMut(Settled)) {
-        let slot = self.slot(ticket);
-        let record = std::mem::replace(&mut self.ring[slot], Record::SETTLED);
-        if record.wrs == 0 {
+        let entry = std::mem::replace(self.ring.get_mut(ticket), Entry::SETTLED);
+        if entry.is_settled() {
             return;
         }
-        self.posted -= u32::from(record.wrs);
+        let Entry { token, shape, .. } = entry;
+        self.extra -= entry.extra();
         self.ahead += 1;
-        self.irregular += u32::from(!record.is_silent());
-        if !record.orphaned {
-            let Record { token, wrs, replay, .. } = record;
+        self.settled += 1;
+        self.special += u32::from(!shape.is_special());
+        if !shape.is_orphaned() {
+            let (wrs, replay) = (entry.wrs(), shape.replay());
             sink(Settled { ticket: Ticket(ticket), token, wrs, outcome, replay });
         }
     }
@@ -278,13 +396,13 @@ impl Queue {
     /// Fails everything in flight, oldest first; returns how many records that were.
     pub(crate) fn fail_all(&mut self, cause: Cause, mut sink: impl FnMut(Settled)) -> u64 {
         self.check();
-        let failed = self.balance().in_flight;
+        let failed = self.in_flight();
         for ticket in self.head..self.tail {
             self.end(ticket, Outcome::Failed(cause), &mut sink);
         }
         self.head = self.tail;
         self.ahead = 0;
-        self.irregular = 0;
+        self.special = 0;
         self.set_limit();
         self.check();
         failed
@@ -299,14 +417,14 @@ impl Queue {
         self.set_limit();
     }
 
-    /// Keeps `tail` from running into a record that waits, which `posted` alone does only while records settle in order.
+    /// Keeps `tail` from running into an entry that waits, which the depth alone does only while entries end in order.
     fn set_limit(&mut self) {
-        let places = self.ring.len() as u64 - (self.tail - self.head);
-        let room = u32::try_from(places).unwrap_or(u32::MAX).saturating_add(self.posted);
+        let places = self.ring.slots() as u64 - (self.tail - self.head);
+        let depth = self.tail + u64::from(self.depth) - u64::from(self.posted());
         self.limit = match (self.open, self.ahead) {
-            (false, _) => 0,
-            (true, 0) => self.depth,
-            (true, _) => self.depth.min(room),
+            (false, _) => self.tail,
+            (true, 0) => depth,
+            (true, _) => depth.min(self.tail + places),
         };
     }
 
@@ -319,16 +437,21 @@ impl Queue {
     /// # Panics
     /// When they differ: something was lost or counted twice, and no result can be trusted.
     pub(crate) fn check(&self) {
-        let (mut in_flight, mut posted) = (0_u64, 0_u32);
+        let (mut in_flight, mut posted, mut special) = (0_u64, 0_u32, 0_u32);
         for ticket in self.head..self.tail {
-            let record = &self.ring[self.slot(ticket)];
-            in_flight += u64::from(record.wrs != 0);
-            posted += u32::from(record.wrs);
+            let entry = self.ring.get(ticket);
+            in_flight += u64::from(!entry.is_settled());
+            posted += u32::from(entry.wrs());
+            special += u32::from(entry.shape.is_special());
         }
         let balance = self.balance();
         assert!(
-            balance.in_flight == in_flight && balance.posted == posted,
-            "the ledger does not balance: {in_flight} records with {posted} work requests against {balance:?}"
+            balance.admitted == balance.settled + in_flight
+                && (balance.in_flight, balance.posted) == (in_flight, posted)
+                && self.special == special,
+            "the ledger does not balance: {in_flight} records with {posted} work requests, {special} of \
+             them special, against {balance:?} and {}",
+            self.special
         );
     }
 }

@@ -31,6 +31,12 @@ enum Step {
         nth: usize,
         status: u8,
     },
+    /// The device completes what it holds, oldest first and queue by queue as it was submitted, up to so many; of these,
+    /// one may fail. They are taken as a poll takes them.
+    Row {
+        count: usize,
+        fails: usize,
+    },
     /// A completion that came before comes again.
     Again(usize),
     Event(EventKind),
@@ -52,6 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Marker),
         6 => (0..4_usize, prop_oneof![3 => Just(0), 1 => Just(12)])
             .prop_map(|(nth, status)| Step::Complete { nth, status }),
+        4 => (1..7_usize, 0..20_usize).prop_map(|(count, fails)| Step::Row { count, fails }),
         2 => (0..64_usize).prop_map(Step::Again),
         1 => prop::sample::select(EventKind::ALL).prop_map(Step::Event),
         1 => Just(Step::PeerDead),
@@ -99,6 +106,32 @@ impl World {
             assert!(open.remove(&end.token), "{end:?} settles a second time");
             *settled += 1;
         })
+    }
+
+    /// Takes completions as whoever polls does: rows of successes, and what is not in a row one by one.
+    fn poll(&mut self, mut completions: &[Ticket], fails: usize) {
+        let mut nth = 0;
+        while let Some(&first) = completions.first() {
+            let (open, settled) = (&mut self.open, &mut self.settled);
+            let row = self.account.settle_row(
+                completions,
+                |ticket| *ticket,
+                |_, token| {
+                    let is_success = nth != fails;
+                    if is_success {
+                        assert!(open.remove(&token), "{token} settles a second time");
+                        (*settled, nth) = (*settled + 1, nth + 1);
+                    }
+                    is_success
+                },
+            );
+            if row == 0 {
+                let status = if nth == fails { Status::RETRY_EXC } else { Status::SUCCESS };
+                self.run(|account, _, sink| account.settle(first, status, sink));
+                nth += 1;
+            }
+            completions = &completions[row.max(1)..];
+        }
     }
 
     fn admitted(&mut self, ticket: Ticket) {
@@ -167,12 +200,22 @@ impl World {
                     self.run(|account, _, sink| account.settle(ticket, Status(status), sink));
                 }
             }
+            Step::Row { count, fails } => {
+                let row: Vec<_> = self.held.drain(..count.min(self.held.len())).collect();
+                self.reported.extend(&row);
+                self.poll(&row, fails);
+            }
             Step::Again(nth) => {
                 if let Some(&ticket) = self.reported.get(nth) {
-                    let before = self.account.balance(Side::Send);
+                    let sums = |world: &Self| {
+                        [Side::Send, Side::Recv].map(|side| world.account.balance(side))
+                    };
+                    let before = sums(self);
                     let found =
                         self.run(|account, _, sink| account.settle(ticket, Status::SUCCESS, sink));
-                    assert!(!found && self.account.balance(Side::Send) == before);
+                    assert!(!found && sums(self) == before);
+                    self.poll(&[ticket], 1);
+                    assert!(sums(self) == before, "a row of what came before");
                 }
             }
             Step::Event(kind) => {

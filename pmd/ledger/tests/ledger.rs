@@ -70,6 +70,72 @@ fn s3_25_a_completion_releases_its_record_and_its_count() {
     account.check();
 }
 
+/// S3-25: completions that are taken together release what each alone would: in order, each its own record.
+#[test]
+fn s3_25_a_row_of_completions_releases_a_row_of_records() {
+    let mut account = account();
+    let mut rows = Vec::new();
+    let mut take = |account: &mut Account, completions: &[(Ticket, bool)]| {
+        rows.clear();
+        let count = account.settle_row(
+            completions,
+            |completion| completion.0,
+            |completion, token| {
+                rows.extend(completion.1.then_some(token));
+                completion.1
+            },
+        );
+        assert_eq!(count, rows.len());
+        account.check();
+        rows.clone()
+    };
+    // The ring ends between them in some round.
+    for round in 0..20 {
+        let sends = [10, 11, 12, 13].map(|token| admit(&mut account, token));
+        let recv = account.admit(Side::Recv, Submission::one(20)).unwrap();
+        let [a, b, c, d] = sends.map(|ticket| (ticket, true));
+        let failed = (sends[2], false);
+        // Of another queue, out of order, late, forged, not a success: it ends there.
+        assert_eq!(take(&mut account, &[b, c, d]), [0_u64; 0]);
+        assert_eq!(take(&mut account, &[(Ticket(d.0.0 + 1), true)]), [0_u64; 0]);
+        let mut taken = take(&mut account, &[a, b, failed, d]);
+        if taken == [10] {
+            taken.extend(take(&mut account, &[b, failed, d]));
+        }
+        assert_eq!(taken, [10, 11], "round {round}");
+        assert_eq!(take(&mut account, &[a, b]), [0_u64; 0], "late");
+        assert_eq!(take(&mut account, &[c, (recv, true), d]), [12]);
+        assert_eq!(take(&mut account, &[(recv, true), d]), [20]);
+        assert_eq!(take(&mut account, &[d]), [13]);
+        assert_eq!(take(&mut account, &[d, a]), [0_u64; 0], "nothing is in flight");
+        let balance = account.balance(Side::Send);
+        assert_eq!((balance.settled, balance.in_flight), (4 * (round + 1), 0));
+    }
+    // An account that drains takes them one by one, and gives nothing more out.
+    let last = admit(&mut account, 14);
+    account.fail(0, Cause::PeerFailed, Flushes::Within(100), |_| {});
+    assert_eq!(take(&mut account, &[(last, true)]), [0_u64; 0]);
+    assert_eq!(tokens(&settle(&mut account, last, Status::SUCCESS)), [14]);
+    assert!(account.admit(Side::Send, Submission::one(15)).is_err());
+}
+
+/// Who is told of a completion may panic: it was told, and is not told again.
+#[test]
+fn a_row_that_is_cut_short_keeps_what_was_settled() {
+    let mut account = account();
+    let tickets = [1, 2, 3].map(|token| admit(&mut account, token));
+    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        account.settle_row(
+            &tickets,
+            |ticket| *ticket,
+            |_, token| if token == 2 { std::panic::resume_unwind(Box::new(())) } else { true },
+        )
+    }));
+    assert!(cut.is_err());
+    assert_eq!(account.balance(Side::Send).settled, 1);
+    account.check();
+}
+
 #[test]
 fn a_submission_that_never_fits_says_so() {
     let mut account = account();

@@ -32,6 +32,7 @@ mod span;
 mod stack;
 mod sync;
 pub mod table;
+mod wheel;
 pub mod word;
 
 pub use cursor::Cursor;
@@ -52,6 +53,7 @@ pub use snapshot::{SnapshotReader, SnapshotWriter};
 pub use span::{Bytes, Span};
 pub use stack::IndexStack;
 pub use table::{Access, Key, KeyCache, Known, LookupError, MemoryTable, PeerTable, Place};
+pub use wheel::Wheel;
 pub use word::{Load, PeerWord, PeerWordRef, PeerWords, Room, Store, Word, Words};
 
 /// Bytes of a base page of this machine: 4 KiB, 16 KiB or 64 KiB.

@@ -215,7 +215,7 @@ pub struct Settled {
     pub len: u32,
     /// Immediate data of a received message.
     pub imm: Option<[u8; 4]>,
-    /// Whether it may be made again where it is not done: it can have taken effect all the same.
+    /// Whether it may be made again where it is not done: it can have taken effect all the same. What is done is not.
     pub replay: Replay,
 }
 

@@ -283,24 +283,41 @@ impl QueuePairEndpoint {
         })
     }
 
-    /// Takes a completion. One that nothing in flight waits for is late, and changes nothing. All that is submitted is
-    /// signalled: a completion settles its own submission alone.
+    /// Takes completions, and returns how many of them were somebody's: one that nothing in flight waits for is late, and
+    /// changes nothing. All that is submitted is signalled, so that a completion settles its own submission alone.
     #[inline(always)]
-    fn settle(&mut self, completion: &Completion, sink: &mut dyn FnMut(Settled)) -> bool {
+    fn settle(&mut self, mut completions: &[Completion], sink: &mut dyn FnMut(Settled)) -> usize {
+        let mut count = 0;
+        while let Some(first) = completions.first() {
+            let row = self.account.settle_row(completions, ticket, |completion, token| {
+                let is_success = completion.status == WcStatus::Success;
+                if is_success {
+                    sink(done(completion, token));
+                }
+                is_success
+            });
+            count += row;
+            if row == 0 {
+                count += usize::from(self.settle_one(first, sink));
+            }
+            completions = &completions[row.max(1)..];
+        }
+        count
+    }
+
+    /// Takes a completion that is not the next one's, or of a queue that is not as usual.
+    #[cold]
+    fn settle_one(&mut self, completion: &Completion, sink: &mut dyn FnMut(Settled)) -> bool {
         if completion.status != WcStatus::Success {
             return self.settle_failed(completion, sink);
         }
-        let received = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm);
-        let imm = if received { completion.imm().map(|imm| imm.0) } else { None };
-        self.account.settle(Ticket(completion.wr_id.0), Status::SUCCESS, |end| {
-            let (token, replay) = (Token(end.token), end.replay);
-            sink(Settled { token, outcome: Outcome::Done, len: completion.byte_len, imm, replay });
+        self.account.settle(ticket(completion), Status::SUCCESS, |end| {
+            sink(done(completion, end.token));
         })
     }
 
-    #[cold]
     fn settle_failed(&mut self, completion: &Completion, sink: &mut dyn FnMut(Settled)) -> bool {
-        let (ticket, status) = (Ticket(completion.wr_id.0), completion.status);
+        let (ticket, status) = (ticket(completion), completion.status);
         if self.account.record(ticket).is_none() {
             return false;
         }
@@ -356,6 +373,21 @@ impl QueuePairEndpoint {
 fn identity(cx: &Context, qp: &Held, cq: &Cq) -> Identity {
     let (context, qpn, cq) = (cx.lcore(), qp.number().value(), cq.id().0);
     Identity { context, qpn, send_cq: cq, recv_cq: cq, srq: None, wq: None }
+}
+
+/// Whose completion it is.
+#[inline(always)]
+const fn ticket(completion: &Completion) -> Ticket {
+    Ticket(completion.wr_id.0)
+}
+
+/// A submission that succeeded.
+#[inline(always)]
+fn done(completion: &Completion, token: u64) -> Settled {
+    let received = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm);
+    let imm = if received { completion.imm().map(|imm| imm.0) } else { None };
+    let (token, len) = (Token(token), completion.byte_len);
+    Settled { token, outcome: Outcome::Done, len, imm, replay: Replay::Never }
 }
 
 /// A submission that ended without a completion.
@@ -449,13 +481,19 @@ impl Endpoint for QueuePairEndpoint {
         let send = |imm: Option<[u8; 4]>| imm.map_or(SendOp::Send, |imm| SendOp::SendImm(Imm(imm)));
         let (op, local, replay) = match op {
             Op::Recv { into } => return self.post_recv(into, token),
+            // By themselves, so that their requests are put together of constants.
+            Op::Send { from, imm: None } => {
+                let data = [self.sge(from)?];
+                return self.post_send(SendOp::Send, Data::Sges(&data), token, Never);
+            }
+            Op::Write { from, to, imm: None } => {
+                let (to, data) = (self.remote(to, from.len)?, [self.sge(from)?]);
+                return self.post_send(SendOp::Write(to), Data::Sges(&data), token, Again);
+            }
             Op::SendInline { bytes, imm } => {
                 return self.post_send(send(imm), Data::Inline(&[bytes]), token, Never);
             }
             Op::Send { from, imm } => (send(imm), from, Never),
-            Op::Write { from, to, imm: None } => {
-                (SendOp::Write(self.remote(to, from.len)?), from, Again)
-            }
             // It tells the peer, which must not be told twice.
             Op::Write { from, to, imm: Some(imm) } => {
                 (SendOp::WriteImm(self.remote(to, from.len)?, Imm(imm)), from, Never)
@@ -484,9 +522,7 @@ impl Endpoint for QueuePairEndpoint {
             // Copied out first: the sink may use other objects of this lcore.
             let mut batch = ArrayVec::<Completion, BATCH>::new();
             self.cx.with(|core| core.cqs.take(self.cq.id(), BATCH, &mut batch));
-            for completion in &batch {
-                count += usize::from(self.settle(completion, sink));
-            }
+            count += self.settle(&batch, sink);
             if batch.len() < BATCH {
                 break;
             }
