@@ -2,7 +2,7 @@
 //! both ends, shared memory between them.
 
 use anyhow::Result;
-use benches::{BATCH, Ends, Kind, Options, Side, Sink, Source, pair, stream};
+use benches::{BATCH, Books, Ends, Kind, Options, Side, Sink, Source, pair, stream};
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
 use pmd_verbs::endpoint::Op;
 use pmd_verbs::{Data, Rc, WireChoice, WorkRequest};
@@ -70,7 +70,7 @@ fn post_batch(near: &Side, wr: &WorkRequest<'_, Rc>, sink: &mut Sink<'_>) -> Res
 }
 
 fn by_endpoint(group: &mut Group<'_>, name: &str, kind: Kind) -> Result<()> {
-    let mut ends = Ends::connect(WireChoice::Shm, SIZE)?;
+    let mut ends = Ends::connect(WireChoice::Shm, SIZE, Books::Kept)?;
     let op = match kind {
         Kind::Send => Op::Send { from: ends.from, imm: None },
         _ => Op::Write { from: ends.from, to: ends.to, imm: None },

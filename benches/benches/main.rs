@@ -7,6 +7,7 @@ mod endpoint;
 mod frames;
 mod histogram;
 mod icrc;
+mod ledger;
 mod memory_table;
 mod mempool;
 mod paths;
@@ -36,7 +37,7 @@ fn main() -> Result<()> {
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_millis(800))
         .configure_from_args();
-    let suites: [fn(&mut Criterion) -> Result<()>; 10] = [
+    let suites: [fn(&mut Criterion) -> Result<()>; 11] = [
         poll::suite,
         frames::suite,
         icrc::suite,
@@ -45,6 +46,7 @@ fn main() -> Result<()> {
         mempool::suite,
         reconnect::suite,
         endpoint::suite,
+        ledger::suite,
         copy::suite,
         histogram::suite,
     ];

@@ -9,6 +9,7 @@ use pmd_verbs::endpoint::{
 };
 use pmd_verbs::{Context, Device, DeviceConfig, WireChoice};
 
+use crate::bookless::Bookless;
 use crate::{BATCH, Kind};
 
 /// Operations of an endpoint, and receives posted.
@@ -27,6 +28,15 @@ pub struct Ends {
     pub to: Remote,
 }
 
+/// Whether a ledger knows what is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Books {
+    /// As in every endpoint of a queue pair.
+    Kept,
+    /// [`Bookless`], to measure the difference.
+    None,
+}
+
 /// Local ACK timeout: the budget is 34 s.
 const PATIENT: u8 = 20;
 
@@ -41,7 +51,7 @@ impl Ends {
     ///
     /// # Errors
     /// What was refused.
-    pub fn connect(wire: WireChoice, size: u32) -> Result<Self> {
+    pub fn connect(wire: WireChoice, size: u32, books: Books) -> Result<Self> {
         // Under valgrind on a busy machine, half a second may pass between two polls.
         let options = EndpointOptions {
             depth: DEPTH,
@@ -50,10 +60,22 @@ impl Ends {
             ..Default::default()
         };
         let (near_cx, far_cx) = (context("near", wire)?, context("far", wire)?);
-        let (mut near, mut far) = (near_cx.prepare(&options)?, far_cx.prepare(&options)?);
-        far.connect(&near.hello(b""))?;
-        near.connect(&far.hello(b""))?;
-        let (mut near, mut far) = (Box::new(near).into_endpoint(), Box::new(far).into_endpoint());
+        let (mut near, mut far): (Box<dyn Endpoint>, Box<dyn Endpoint>);
+        match books {
+            Books::Kept => {
+                let (mut one, mut two) = (near_cx.prepare(&options)?, far_cx.prepare(&options)?);
+                two.connect(&one.hello(b""))?;
+                one.connect(&two.hello(b""))?;
+                (near, far) = (Box::new(one).into_endpoint(), Box::new(two).into_endpoint());
+            }
+            Books::None => {
+                let one = Bookless::create(&near_cx, &options)?;
+                let two = Bookless::create(&far_cx, &options)?;
+                two.connect(&one, &options)?;
+                one.connect(&two, &options)?;
+                (near, far) = (Box::new(one), Box::new(two));
+            }
+        }
         let (from, into) = (near.register(&region()?)?, far.register(&region()?)?);
         let rights = Rights { read: true, write: true, atomic: true };
         let exported = far.export(into, 0, 4096, rights)?;

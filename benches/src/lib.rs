@@ -1,6 +1,7 @@
 //! Two connected lcores to measure messages on, the traffic between them, and the cores to do it on.
 #![forbid(unsafe_code)]
 
+mod bookless;
 mod cores;
 mod ends;
 mod opposite;
@@ -12,7 +13,7 @@ mod traffic;
 mod work;
 
 pub use cores::{cores, pin};
-pub use ends::Ends;
+pub use ends::{Books, Ends};
 pub use opposite::Opposite;
 pub use packets::Packets;
 pub use ping_pong::{Player, rally};

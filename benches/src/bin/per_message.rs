@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use anyhow::Result;
-use benches::{BATCH, Ends, Kind, Player, Side, Sink, Source, Work, pair, rally, stream};
+use benches::{BATCH, Books, Ends, Kind, Player, Side, Sink, Source, Work, pair, rally, stream};
 use clap::Parser;
 use pmd_verbs::WireChoice;
 use pmd_verbs::endpoint::Op;
@@ -65,7 +65,7 @@ fn main() -> Result<()> {
 }
 
 fn endpoint(work: &Work) -> Result<()> {
-    let mut ends = Ends::connect(WireChoice::Shm, work.size)?;
+    let mut ends = Ends::connect(WireChoice::Shm, work.size, Books::Kept)?;
     let op = match work.kind {
         Kind::Write => Op::Write { from: ends.from, to: ends.to, imm: None },
         Kind::Read => Op::Read { into: ends.from, from: ends.to },

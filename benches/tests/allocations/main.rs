@@ -6,7 +6,7 @@ mod datagrams;
 
 use std::time::{Duration, Instant};
 
-use benches::{BATCH, Ends, Kind, Options, Packets, Sink, Source, pair, stream};
+use benches::{BATCH, Books, Ends, Kind, Options, Packets, Sink, Source, pair, stream};
 use pmd_verbs::endpoint::Op;
 use pmd_verbs::{QpOptions, Rc, WireChoice};
 
@@ -82,7 +82,7 @@ fn packets_in_memory_allocate_nothing() {
 #[test]
 fn endpoints_allocate_nothing() {
     for wire in [WireChoice::Shm, WireChoice::Udp] {
-        let mut ends = Ends::connect(wire, 64).expect("two connected endpoints");
+        let mut ends = Ends::connect(wire, 64, Books::Kept).expect("two connected endpoints");
         let (from, to) = (ends.from, ends.to);
         for op in [
             Op::Send { from, imm: None },
