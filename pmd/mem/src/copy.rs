@@ -90,18 +90,38 @@ with_last!(with_last_1, AtomicU8, u8);
 /// As [`copy`].
 #[inline]
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one call per size")]
-unsafe fn bulk(dst: *mut u8, src: *const u8, len: usize) {
+pub(crate) unsafe fn bulk(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if len <= SMALL {
+            small(dst, src, len);
+        } else {
+            kernel::copy(dst, src, len);
+        }
+    }
+}
+
+/// Up to so many bytes, a copy is a few moves and calls nothing.
+pub(crate) const SMALL: usize = 64;
+
+/// Moves `len` bytes in any order, at most [`SMALL`].
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "one call per size")]
+pub(crate) unsafe fn small(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: the caller's contract, and the pieces of each arm cover its sizes without leaving them.
     unsafe {
         match len {
-            0 => {}
-            1 => pieces::<u8, 1>(dst, src, len),
-            2..=3 => pieces::<u16, 2>(dst, src, len),
-            4..=7 => pieces::<u32, 2>(dst, src, len),
-            8..=15 => pieces::<u64, 2>(dst, src, len),
+            8 => pieces::<u64, 1>(dst, src, len),
+            9..=15 => pieces::<u64, 2>(dst, src, len),
             16..=32 => pieces::<Vector, 2>(dst, src, len),
-            33..=64 => pieces::<Vector, 4>(dst, src, len),
-            _ => kernel::copy(dst, src, len),
+            33..=SMALL => pieces::<Vector, 4>(dst, src, len),
+            4..=7 => pieces::<u32, 2>(dst, src, len),
+            2..=3 => pieces::<u16, 2>(dst, src, len),
+            1 => pieces::<u8, 1>(dst, src, len),
+            _ => {}
         }
     }
 }
@@ -130,6 +150,11 @@ mod tests {
     /// Every alignment of both ends and every length around the word sizes.
     #[test]
     fn copies_exactly_the_bytes_asked_for() {
+        copies_exactly(copy);
+        copies_exactly(bulk);
+    }
+
+    fn copies_exactly(copy: unsafe fn(*mut u8, *const u8, usize)) {
         const ROOM: usize = 352;
 
         let source: Vec<u8> = (0..ROOM).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();

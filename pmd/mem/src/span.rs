@@ -164,14 +164,24 @@ impl Bytes<'_> {
         self.writable
     }
 
-    /// Copies them to `to`.
+    /// Copies them to `to`, in any order.
     ///
     /// # Safety
     /// As many bytes at `to` are mapped and writable.
     #[inline(always)]
     pub(crate) unsafe fn copy_to_raw(self, to: *mut u8) {
         // SAFETY: the caller's contract, and the span keeps these mapped.
-        unsafe { copy::copy(to, self.at.as_ptr(), self.len) };
+        unsafe { copy::bulk(to, self.at.as_ptr(), self.len) };
+    }
+
+    /// As [`Self::copy_to_raw`], of at most [`copy::SMALL`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(crate) unsafe fn copy_small_to_raw(self, to: *mut u8) {
+        // SAFETY: as there.
+        unsafe { copy::small(to, self.at.as_ptr(), self.len) };
     }
 
     /// Copies bytes at `from` to them.

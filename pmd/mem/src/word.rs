@@ -187,13 +187,6 @@ impl Words {
         let rest = self.0.get(index..).unwrap_or(&[]);
         Room(&rest[..count.min(rest.len())])
     }
-
-    /// Asks for the cache line of the word with this index, to write it soon. Where there is no such word, or no such
-    /// instruction, nothing happens.
-    #[inline(always)]
-    pub fn prefetch(&self, index: usize) {
-        line::prefetch(self.0.as_ptr().wrapping_add(index));
-    }
 }
 
 /// Words in a row that this process may write, from the next one on that is to be filled.
@@ -201,23 +194,32 @@ impl Words {
 pub struct Room<'a>(&'a [AtomicU64]);
 
 impl<'a> Room<'a> {
-    /// Copies bytes into the words behind the next one, the last of them in part, and goes on behind these; returns the one that was
-    /// left out. `None`, and nothing is copied, where they do not fit.
+    /// Copies at most 64 bytes into the words behind the next one, the last of them in part, and goes on behind
+    /// these; returns the one that was left out. `None`, and nothing is copied, where they are more, or do not fit.
     #[inline(always)]
     #[must_use = "nothing was copied where this is none"]
     pub fn put(&mut self, from: Bytes<'_>) -> Option<&'a AtomicU64> {
+        if from.len() > copy::SMALL {
+            return None;
+        }
         let (filled, rest) = self.0.split_at_checked(1 + from.len().div_ceil(8))?;
         let (word, behind) = filled.split_first()?;
         // SAFETY: so many bytes lie there, in a segment that is writable and stays mapped as long as it is borrowed.
-        unsafe { from.copy_to_raw(behind.as_ptr().cast::<u8>().cast_mut()) };
+        unsafe { from.copy_small_to_raw(behind.as_ptr().cast::<u8>().cast_mut()) };
         self.0 = rest;
         Some(word)
     }
 
-    /// Asks for the cache line so many words ahead of the next one, to write it soon; nothing happens where there is none.
+    /// Words that are left.
     #[inline(always)]
-    pub fn prefetch(&self, ahead: usize) {
-        line::prefetch(self.0.as_ptr().wrapping_add(ahead));
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none is left.
+    #[inline(always)]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -279,35 +281,6 @@ impl Load for PeerWordRef<'_> {
     }
 }
 
-mod line {
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    use core::arch::asm;
-    use core::sync::atomic::AtomicU64;
-
-    /// Has the cache own the line of a word.
-    #[cfg(target_arch = "x86_64")]
-    #[inline]
-    pub(super) fn prefetch(word: *const AtomicU64) {
-        // SAFETY: a hint that reads and writes nothing, whatever lies there. Processors that do not know it do nothing.
-        unsafe {
-            asm!("prefetchw [{}]", in(reg) word, options(nostack, preserves_flags, readonly));
-        };
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    #[inline]
-    pub(super) fn prefetch(word: *const AtomicU64) {
-        // SAFETY: a hint that reads and writes nothing, whatever lies there.
-        unsafe {
-            asm!("prfm pstl1keep, [{}]", in(reg) word, options(nostack, preserves_flags, readonly));
-        };
-    }
-
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    #[inline]
-    pub(super) const fn prefetch(_word: *const AtomicU64) {}
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,7 +297,6 @@ mod tests {
         let mut room = own.room(1, 4);
         assert!(core::ptr::eq(room.put(bytes(0, 5)).unwrap(), own.at(1)));
         assert!(room.put(bytes(0, 9)).is_none(), "two words are left, and one is the header's");
-        room.prefetch(64);
         assert!(core::ptr::eq(room.put(bytes(5, 8)).unwrap(), own.at(3)));
         assert!(room.put(bytes(0, 0)).is_none());
         assert!(segment.eq_at(80, b"spinn\0\0\0").unwrap());
@@ -359,7 +331,6 @@ mod tests {
         assert!(segment.eq_at(72, b"wire").unwrap());
         assert!(own.write_behind(2, &[0; 8]).is_some() && own.write_behind(2, &[0; 9]).is_none());
         assert!(own.write_behind(4, &[]).is_none());
-        own.prefetch(5);
         assert!(own.copy_behind(1, bytes(0, 16)).is_some());
         assert!(peer.copy_to(1, 4, bytes(32, 9)));
         assert!(segment.eq_at(1024 + 32, b"ning wire").unwrap());

@@ -274,11 +274,6 @@ impl ring::WordsMut for Words {
     fn store(&self, at: u64, value: u64, order: Ordering) {
         self.at(index(at)).store(value, order);
     }
-
-    #[inline]
-    fn prefetch(&self, at: u64) {
-        Self::prefetch(self, index(at));
-    }
 }
 
 #[inline]

@@ -29,17 +29,10 @@ pub(crate) trait Words {
 pub(crate) trait WordsMut {
     /// Stores the word at byte `at`, a multiple of eight below the capacity.
     fn store(&self, at: u64, value: u64, order: Ordering);
-
-    /// Has the cache own the line of byte `at` soon, where that means anything.
-    fn prefetch(&self, _at: u64) {}
 }
 
 /// Bytes that must stay free: the zero word that ends a batch.
 const TERMINATOR: u64 = 8;
-/// How far ahead of what it writes the writer has lines fetched. The reader has them, and to get a line back takes as long as to
-/// write several records. The writer alone does it: a reader that looked ahead would take lines away that are being written.
-const PREFETCH: u64 = 512;
-const LINE: u64 = 64;
 
 /// Why no room was reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,20 +146,8 @@ impl<M: WordsMut, C: Load> Writer<M, C> {
 
     #[inline(always)]
     fn advance(&mut self, size: u64) -> u64 {
-        let ahead = self.head + PREFETCH;
         self.head += size;
-        self.words.prefetch(ahead & self.mask);
-        if size > LINE {
-            self.prefetch_more(ahead, size);
-        }
         self.head
-    }
-
-    #[inline(never)]
-    fn prefetch_more(&self, ahead: u64, size: u64) {
-        for line in (ahead + LINE..ahead + size).step_by(64) {
-            self.words.prefetch(line & self.mask);
-        }
     }
 
     /// Whether a batch waits to be published.
@@ -228,54 +209,43 @@ impl<C: Load> Writer<pmd_mem::Words, C> {
     }
 }
 
-/// Entries that are added one behind the other, with nothing noted between them: what is stored meanwhile is what the reader is
-/// to see, and hardly anything else. Stores wait for each other's lines in order, so that only then the lines which have to come
-/// back from the reader are on their way together.
+/// Entries that are added to a batch one behind the other, with nothing noted between them: what is stored meanwhile is what the
+/// reader is to see, and hardly anything else. Stores wait for each other's lines in order, so that only then the lines which have
+/// to come back from the reader are on their way together.
 #[derive(Debug)]
 pub(crate) struct Row<'a> {
     room: Room<'a>,
-    /// Where the next entry goes.
-    head: u64,
-    /// The first word of the batch that begins here.
-    first: Option<u64>,
-    is_first: bool,
 }
 
 impl<C: Load> Writer<pmd_mem::Words, C> {
-    /// Has entries added from the next place on, up to [`until`](Self::until).
+    /// Has entries added from the next place on, up to [`until`](Self::until), to a batch that has begun.
     #[inline(always)]
     pub(crate) fn row<R>(&mut self, until: u64, fill: impl FnOnce(&mut Row<'_>) -> R) -> R {
+        debug_assert!(self.has_unpublished(), "the first word of a batch is kept back");
         let words = index(until.saturating_sub(self.head));
         let room = self.words.room(index(self.head & self.mask), words);
-        let is_first = self.batch == self.head;
-        let mut row = Row { room, head: self.head, first: None, is_first };
+        let end = self.head + 8 * room.len() as u64;
+        let mut row = Row { room };
         let filled = fill(&mut row);
-        let Row { head, first, .. } = row;
-        self.head = head;
-        if let Some(first) = first {
-            self.first = first;
-        }
+        self.head = end - 8 * row.room.len() as u64;
         filled
+    }
+
+    /// The position of the next entry.
+    #[inline]
+    pub(crate) const fn position(&self) -> u64 {
+        self.head
     }
 }
 
 impl Row<'_> {
-    /// Adds an entry of a word and some bytes behind it; returns the position after it. `None`: there is no room.
+    /// Adds an entry of a word and a few bytes behind it. `None`: they are too many, or there is no room.
     #[inline(always)]
-    pub(crate) fn append(&mut self, word: u64, bytes: Bytes<'_>, size: u64) -> Option<u64> {
+    pub(crate) fn append(&mut self, word: u64, bytes: Bytes<'_>) -> Option<()> {
         let first = self.room.put(bytes)?;
-        if core::mem::take(&mut self.is_first) {
-            self.first = Some(word);
-        } else {
-            // Nobody looks here before the batch is published.
-            first.store(word, Ordering::Relaxed);
-        }
-        self.room.prefetch(index(PREFETCH));
-        for line in (LINE..size).step_by(64) {
-            self.room.prefetch(index(PREFETCH + line));
-        }
-        self.head += size;
-        Some(self.head)
+        // Nobody looks here before the batch is published.
+        first.store(word, Ordering::Relaxed);
+        Some(())
     }
 }
 
