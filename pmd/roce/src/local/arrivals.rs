@@ -87,7 +87,6 @@ fn run<C: CqSink, A: Arrivals, const BORROWED: bool>(
         }
         seq.minus(first.value()).value() as usize
     });
-    drop(messages);
     let taken = seq.minus(first.value()).value();
     if taken == 0 {
         return 0;

@@ -78,8 +78,25 @@ impl Arrivals<'_> {
         let into = keys.known(Key(lkey), pd).filter(|known| known.allows(Access::LOCAL_WRITE))?;
         let (words, at, tail) = reader.split();
         let words = words.as_slice().get(index(at)..)?;
-        let before = words.len();
-        Some(Messages { words, rest: words, tail, before, short, into, lkey, dst, src, sources })
+        let same = Same { header: short.with(0, 1), len: 1 };
+        Some(Messages { words, rest: words, tail, short, same, into, lkey, dst, src, sources })
+    }
+}
+
+/// What messages of one length without anything rare about them have in common.
+#[derive(Clone, Copy, Debug)]
+struct Same {
+    /// Their header, but for the number.
+    header: u64,
+    len: u32,
+}
+
+impl Same {
+    /// What is to be expected after the message with this header and number, and whether that asks for an event.
+    #[inline(never)]
+    fn of(short: Short, word: u64, seq: u32) -> Option<(Self, bool)> {
+        let (len, solicited) = short.read(word, seq)?;
+        Some((Self { header: short.with(0, len), len }, solicited))
     }
 }
 
@@ -90,11 +107,12 @@ pub struct Messages<'a, const BORROWED: bool> {
     words: &'a [AtomicU64],
     /// From behind the message that was copied last.
     rest: &'a [AtomicU64],
-    /// Words that there were, when the ring's position was this.
-    before: usize,
+    /// The position of the front.
     tail: &'a mut u64,
     /// What all short headers say.
     short: Short,
+    /// What is expected of the next one: the length of the last, which asked for no event.
+    same: Same,
     /// The memory that is filled.
     into: Known<'a>,
     lkey: u32,
@@ -126,7 +144,13 @@ impl<const BORROWED: bool> Messages<'_, BORROWED> {
     #[inline(always)]
     fn copy_short(&mut self, seq: u32, into: &Sge) -> Option<Plain> {
         let word = self.words.first()?.load(Ordering::Acquire);
-        let (len, solicited) = self.short.read(word, seq)?;
+        // Where the next header lies follows from the length. A length that is not taken from this header lets the processor go
+        // on to the next ones while the lines of all of them are on their way, instead of waiting for one after the other.
+        let mut solicited = false;
+        if word != self.same.header | u64::from(seq) {
+            (self.same, solicited) = Same::of(self.short, word, seq)?;
+        }
+        let len = self.same.len;
         let (message, rest) = self.words.split_at_checked(short::words(len))?;
         self.rest = rest;
         if len > into.len {
@@ -160,14 +184,8 @@ impl<const BORROWED: bool> Messages<'_, BORROWED> {
     /// Takes the message that was copied last out of the ring.
     #[inline(always)]
     pub fn advance(&mut self) {
+        *self.tail += (self.words.len() - self.rest.len()) as u64 * 8;
         self.words = self.rest;
-    }
-}
-
-impl<const BORROWED: bool> Drop for Messages<'_, BORROWED> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        *self.tail += (self.before - self.words.len()) as u64 * 8;
     }
 }
 

@@ -96,8 +96,13 @@ impl Short {
         if less >= INLINE_MAX {
             return None;
         }
-        let rest = (solicited as u64) << SOLICITED_SHIFT | (less as u64) << LEN_SHIFT | seq as u64;
-        Some(self.0 | rest)
+        Some(self.with(seq, len) | (solicited as u64) << SOLICITED_SHIFT)
+    }
+
+    /// The same of a length that is known to be one of these.
+    #[inline(always)]
+    pub(crate) const fn with(self, seq: u32, len: u32) -> u64 {
+        self.0 | (len.wrapping_sub(1) as u64) << LEN_SHIFT | seq as u64
     }
 
     /// Message bytes, and whether a solicited event is asked for, where the word is the header of the message with this number.
