@@ -480,6 +480,13 @@ impl pmd_roce::local::Straight for Straight<'_> {
         self.peers.peer(self.link).versions
     }
 
+    fn posted(&self) -> u32 {
+        match self.peers.target(self.link, self.pair.peer) {
+            Target::Qp(page) => page.posted.unwrap_or(0),
+            Target::Absent | Target::Gone => 0,
+        }
+    }
+
     fn send(&mut self, seq: Psn, solicited: bool, from: &Sge) -> Option<u64> {
         self.push(seq, solicited, from.len, Source::Sges(&[*from]))
     }

@@ -256,6 +256,10 @@ pub trait Straight {
     /// As [`LocalPeer::glance`], of the peer's queue pair.
     fn glance(&self) -> u64;
 
+    /// Receives that it has posted, as [`PublishedQp::posted`], if its page counts them: as long as a later glance finds it
+    /// unchanged.
+    fn posted(&self) -> u32;
+
     /// Appends a SEND with neither immediate data nor a shared receive queue; returns the position that
     /// [`LocalPeer::consumed`] reaches once the peer has taken it.
     fn send(&mut self, seq: Psn, solicited: bool, from: &Sge) -> Option<u64>;

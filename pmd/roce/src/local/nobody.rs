@@ -15,6 +15,10 @@ impl Straight for Nobody {
         0
     }
 
+    fn posted(&self) -> u32 {
+        0
+    }
+
     fn send(&mut self, _: Psn, _: bool, _: &Sge) -> Option<u64> {
         None
     }

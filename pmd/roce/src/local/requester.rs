@@ -256,11 +256,7 @@ fn settle<M: Memory, C: CqSink>(
 /// Whether a request before the cursor has come to its end, now that the peer has taken records up to `taken`.
 #[inline(always)]
 fn is_done(wqe: &SendWqe, taken: u64) -> bool {
-    match wqe.stage {
-        Stage::Started => wqe.position <= taken,
-        Stage::Done => true,
-        Stage::Posted | Stage::Failed(_) => false,
-    }
+    matches!(wqe.stage, Stage::Started) && wqe.position <= taken || matches!(wqe.stage, Stage::Done)
 }
 
 /// The part of it that is nearly always all: requests before the cursor which lie in a row, with completions that do as well.
@@ -284,7 +280,7 @@ fn settle_row(qp: &mut Qp, dev: &mut Device, cq: &mut impl CqSink, taken: u64) {
                 *slot = sent_completion(wqe, qpn, brought);
                 filled += 1;
             }
-            messages += u32::from(wqe.stage == Stage::Started);
+            messages += u32::from(matches!(wqe.stage, Stage::Started));
             done += 1;
         }
         filled

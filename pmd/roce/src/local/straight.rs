@@ -32,15 +32,16 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
     if budget > 0 && qp.sq.next_alone().is_some() {
         return lone(qp, dev, cq, peers, link, seen);
     }
-    let page = qp.local.page;
     let Some(straight) = peers.straight(link, pair(qp)) else { return 0 };
+    let credits = known_credits(qp, &straight, qp.sq.waiting_len());
+    let page = &qp.local.page;
     let mut run = Run {
         straight,
         seen,
         allows_write: page.access.contains(Access::REMOTE_WRITE),
-        allows_read: allows_read(&page),
+        allows_read: allows_read(page),
         unfenced: dev.unfenced,
-        credits: credits(qp, &page).unwrap_or(0),
+        credits,
         seq: qp.requester.end,
         in_rows: true,
         newest: 0,
@@ -72,6 +73,18 @@ fn allows_read(page: &PublishedQp) -> bool {
     page.access.contains(Access::REMOTE_READ) && page.max_dest_rd_atomic > 0
 }
 
+/// Receives that are known, and those that have come since where there are fewer than `wanted`.
+#[inline(always)]
+fn known_credits(qp: &mut Qp, straight: &impl Straight, wanted: u32) -> i32 {
+    let has_enough = |known: &i32| *known >= wanted.cast_signed();
+    if let Some(known) = credits(qp, &qp.local.page)
+        && !has_enough(&known)
+    {
+        qp.local.page.posted = Some(straight.posted());
+    }
+    credits(qp, &qp.local.page).unwrap_or(0)
+}
+
 /// Runs the request at the cursor, behind which no other waits; returns how many were run. Nothing is kept for
 /// the next one, and where no other queue pair waits either, a message is visible before it is entered in any book.
 #[inline(always)]
@@ -84,7 +97,8 @@ fn lone<C: CqSink, P: LocalPeer>(
     seen: u64,
 ) -> usize {
     let Some(mut straight) = peers.straight(link, pair(qp)) else { return 0 };
-    let (seq, credits) = (qp.requester.end, credits(qp, &qp.local.page).unwrap_or(0));
+    let credits = known_credits(qp, &straight, 1);
+    let seq = qp.requester.end;
     let Some(wqe) = qp.sq.next_alone() else { return 0 };
     let Some(sge) = wqe.only().filter(|_| wqe.stage == Stage::Posted) else { return 0 };
     if straight.glance() != seen {

@@ -295,6 +295,12 @@ impl SendQueue {
         self.next != self.tail
     }
 
+    /// Requests that wait for their packets to be sent, or sent again.
+    #[inline]
+    pub(crate) fn waiting_len(&self) -> u32 {
+        self.tail.wrapping_sub(self.next)
+    }
+
     /// Whether the request to send next is also the oldest.
     #[inline]
     pub(crate) fn next_is_head(&self) -> bool {

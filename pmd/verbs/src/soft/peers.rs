@@ -383,6 +383,11 @@ impl pmd_roce::local::Straight for Straight<'_> {
     }
 
     #[inline(always)]
+    fn posted(&self) -> u32 {
+        self.0.posted()
+    }
+
+    #[inline(always)]
     fn send(&mut self, seq: Psn, solicited: bool, from: &Sge) -> Option<u64> {
         self.0.send(seq.value(), solicited, element(from))
     }

@@ -93,6 +93,13 @@ fn low(word: u64) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
+/// Receives posted, as the word says that counts them.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the low half")]
+pub(crate) const fn posted(receives: u64) -> u32 {
+    receives as u32
+}
+
 impl ShownQp {
     fn encode(&self, qpn: u32) -> [u64; 3] {
         let counts = if self.posted.is_some() { COUNTS } else { 0 };
@@ -125,7 +132,7 @@ impl ShownQp {
             max_dest_rd_atomic,
             min_rnr_timer,
             rq_psn: low(third >> 32),
-            posted: (first & COUNTS != 0).then_some(low(third)),
+            posted: (first & COUNTS != 0).then_some(posted(third)),
         })
     }
 }
@@ -218,6 +225,13 @@ impl PeerPage {
     pub(crate) fn word(&self, qpn: u32) -> Option<PeerWordRef<'_>> {
         let slot = slot_of(qpn);
         if slot < self.slots { self.words.word(word_of(slot, 0)) } else { None }
+    }
+
+    /// The word that counts its receives; [`posted`] reads it.
+    #[inline]
+    pub(crate) fn receives(&self, qpn: u32) -> Option<PeerWordRef<'_>> {
+        let slot = slot_of(qpn);
+        if slot < self.slots { self.words.word(receives_of(self.slots, slot)) } else { None }
     }
 
     /// The queue pair with this number, if it exists now.

@@ -12,6 +12,7 @@ use pmd_mem::{Access, Announce, Bytes, Key, KeyCache, Known, Load, PeerWord, Pee
 use super::limits::{INLINE_MAX, RECORD_DIVISOR, RING_BYTES_MIN};
 use super::link::{Outbound, Waker, index};
 use super::links::{Links, found_mut};
+use super::page;
 use super::reach::{Own, Sge};
 use super::record::{HEADER, Kind, PIECE, Piece, Record};
 use super::ring;
@@ -45,8 +46,9 @@ pub struct Straight<'a> {
     until: u64,
     /// What all short headers say.
     short: Short,
-    /// Where the peer's page shows the queue pair.
+    /// Where the peer's page shows the queue pair, and its receives.
     shown: PeerWordRef<'a>,
+    receives: PeerWordRef<'a>,
     waker: &'a Waker,
     announce: Announce,
     /// The peer is an lcore of this device, and reaches all of its memory.
@@ -79,6 +81,7 @@ impl Links {
             writer,
             short,
             shown: page.word(pair.peer)?,
+            receives: page.receives(pair.peer)?,
             waker,
             announce,
             is_inside,
@@ -91,6 +94,12 @@ impl<'a> Straight<'a> {
     #[inline(always)]
     pub fn glance(&self) -> u64 {
         self.shown.load(Ordering::Acquire)
+    }
+
+    /// Receives that the peer's queue pair has posted, modulo 2^32, as long as it is the one that a later glance finds.
+    #[inline(always)]
+    pub fn posted(&self) -> u32 {
+        page::posted(self.receives.load(Ordering::Acquire))
     }
 
     /// Appends a SEND of some bytes with nothing rare about it; returns the position after it. Visible after [`Links::publish`].
