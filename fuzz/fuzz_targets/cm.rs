@@ -5,7 +5,7 @@
 
 use std::net::Ipv4Addr;
 
-use libfuzzer_sys::arbitrary::{Arbitrary, Unstructured};
+use libfuzzer_sys::arbitrary::{self, Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use pmd_roce::cm::limits::{MAD_LEN, OUTBOX};
 use pmd_roce::cm::{
