@@ -273,6 +273,7 @@ impl Bench {
         let mut config = EngineConfig::new(1, 0, vec![own(false), own(true)]);
         config.mtu = PathMtu::B512;
         let mut engine = Engine::new(config);
+        engine.open_gsi().expect("the device is alive");
         let shared = SrqInit { pd: PD, max_wr: 16, max_sge: 1, xrc: None };
         let srqn = engine.create_srq(&shared).expect("room");
         let xrc = SrqInit { xrc: Some((XRCD, CQ)), ..shared };

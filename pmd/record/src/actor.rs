@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use pmd_roce::engine::{Engine, SrqInit};
+use pmd_roce::gsi::ManagementDatagram;
 use pmd_roce::ids::Instant;
 use pmd_roce::limits::{MAX_GIDS, MAX_PSNS, MAX_QPS, QPN_LCORE_BITS, QPN_PROCESS_BITS};
 use pmd_roce::qp::attr::QpCap;
@@ -300,6 +301,14 @@ impl Actor {
                 engine.poll_transition().map_or(Outcome::Done(0), |fell| Outcome::fell(&fell))
             }
             Input::TakeLostTransitions => Outcome::Done(engine.take_lost_transitions()),
+            Input::OpenGsi => of!(engine.open_gsi()),
+            Input::PostMad { flow, bytes } => match bytes.0.as_slice().try_into() {
+                Ok(bytes) => {
+                    of!(engine.post_mad(&ManagementDatagram { flow: *flow, bytes }))
+                }
+                Err(_) => Outcome::Refused("a management datagram of another size".into()),
+            },
+            Input::PollMad => Outcome::managed(engine.poll_mad().as_ref()),
             Input::PollEvent => engine.poll_event().map_or(Outcome::Done(0), Outcome::Event),
         }
     }

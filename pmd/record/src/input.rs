@@ -4,6 +4,7 @@ use core::fmt;
 
 use pmd_roce::engine::SrqInit;
 use pmd_roce::event::AsyncEvent;
+use pmd_roce::gsi::ManagementDatagram;
 use pmd_roce::ids::{CqId, Gid, Instant, LinkId, Qpn, Srqn};
 use pmd_roce::local::Record;
 use pmd_roce::qp::attr::{AddressVector, QpAttr, QpInit};
@@ -13,6 +14,7 @@ use pmd_roce::transition::Transition;
 use pmd_roce::work::AhId;
 
 use crate::call::words;
+use crate::digest::Digest;
 use crate::pack::{Blob, pack_enum};
 use crate::vocabulary::{Receive, Request};
 
@@ -32,6 +34,9 @@ pub(crate) enum Input {
     DetachMulticast { qpn: Qpn, group: Gid },
     PostSend { qpn: Qpn, wr: Request },
     PostRecv { qpn: Qpn, wr: Receive },
+    OpenGsi,
+    PostMad { flow: Flow, bytes: Blob },
+    PollMad,
     PostSrqRecv { srqn: Srqn, wr: Receive },
     Publish,
     Frame { now: Instant, flow: Flow, ip_id: IpId, payload: Blob },
@@ -82,6 +87,9 @@ pack_enum!(Input {
     28 => LinkDown(link),
     29 => PollTransition,
     30 => TakeLostTransitions,
+    31 => OpenGsi,
+    32 => PostMad { flow, bytes },
+    33 => PollMad,
 });
 
 impl Input {
@@ -146,6 +154,17 @@ impl Outcome {
             "{transport} queue pair {qpn} from {from} to {to} at {} ns: {cause}",
             at.0
         ))
+    }
+
+    /// Nothing, or what tells one datagram from another.
+    pub(crate) fn managed(datagram: Option<&ManagementDatagram>) -> Self {
+        Self::Done(datagram.map_or(0, |datagram| {
+            let mut digest = Digest::new();
+            digest.bytes(&datagram.flow.src.0);
+            digest.bytes(&datagram.flow.dst.0);
+            digest.bytes(&datagram.bytes);
+            digest.value()
+        }))
     }
 
     pub(crate) fn of_result<T: Into<Made>>(result: Result<T, &dyn fmt::Display>) -> Self {

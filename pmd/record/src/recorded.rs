@@ -4,9 +4,11 @@ use core::ops::Deref;
 use std::sync::Arc;
 
 use pmd_roce::engine::{
-    DestroyError, Engine, EngineConfig, PostRecvError, PostSendError, ResourceError, SrqInit,
+    DestroyError, Engine, EngineConfig, PostMadError, PostRecvError, PostSendError, ResourceError,
+    SrqInit,
 };
 use pmd_roce::event::AsyncEvent;
+use pmd_roce::gsi::ManagementDatagram;
 use pmd_roce::ids::{CqId, Gid, Instant, LinkId, Qpn, Srqn};
 use pmd_roce::local::{Arrivals, Arrived, LocalPeer, Record};
 use pmd_roce::memory::Memory;
@@ -17,6 +19,7 @@ use pmd_roce::transition::Transition;
 use pmd_roce::work::{AhId, RecvWr, SendWr};
 
 use crate::input::Input;
+use crate::pack::Blob;
 use crate::recording::Recording;
 use crate::tape::Tape;
 use crate::vocabulary::Receive;
@@ -92,6 +95,19 @@ impl Recorded {
         /// # Errors
         /// The engine's.
         fn create_qp(init: &QpInit) -> Result<Qpn, CreateQpError> = Input::CreateQp(*init);
+
+        /// [`Engine::open_gsi`].
+        ///
+        /// # Errors
+        /// The engine's.
+        fn open_gsi() -> Result<(), ResourceError> = Input::OpenGsi;
+
+        /// [`Engine::post_mad`].
+        ///
+        /// # Errors
+        /// The engine's.
+        fn post_mad(datagram: &ManagementDatagram) -> Result<(), PostMadError>
+            = Input::PostMad { flow: datagram.flow, bytes: Blob(datagram.bytes.to_vec()) };
 
         /// [`Engine::destroy_qp`].
         ///
@@ -424,6 +440,16 @@ impl Recorded {
         match tape {
             None => engine.poll_event(),
             Some(tape) => tape.poll_event(engine),
+        }
+    }
+
+    /// [`Engine::poll_mad`].
+    #[inline]
+    pub fn poll_mad(&mut self) -> Option<ManagementDatagram> {
+        let Self { engine, tape } = self;
+        match tape {
+            None => engine.poll_mad(),
+            Some(tape) => tape.poll_mad(engine),
         }
     }
 

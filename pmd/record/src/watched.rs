@@ -3,6 +3,7 @@
 
 use pmd_roce::engine::{Engine, PostRecvError, PostSendError, ResourceError};
 use pmd_roce::event::AsyncEvent;
+use pmd_roce::gsi::ManagementDatagram;
 use pmd_roce::ids::{CqId, Instant, LinkId, Qpn, Srqn};
 use pmd_roce::local::{Arrived, LocalPeer, Record};
 use pmd_roce::memory::Memory;
@@ -233,6 +234,17 @@ impl Tape {
         self.turn(engine, &Input::PollEvent, |engine, _| {
             let event = engine.poll_event();
             (event, event.map_or(Outcome::Done(0), Outcome::Event))
+        })
+    }
+
+    #[cold]
+    pub(crate) fn poll_mad(&mut self, engine: &mut Engine) -> Option<ManagementDatagram> {
+        if !engine.has_mads() {
+            return None;
+        }
+        self.turn(engine, &Input::PollMad, |engine, _| {
+            let datagram = engine.poll_mad();
+            (datagram, Outcome::managed(datagram.as_ref()))
         })
     }
 

@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use pmd_record::limits::RECORD_BYTES;
 use pmd_record::{Ending, Recording, Replay, ReplayError, replay};
-use pmd_roce::ids::WrId;
-use pmd_roce::qp::state::QpState;
+use pmd_roce::cm::{
+    Accept, CmEvent, ConnParam, Connect, Listen, LocalQp, PortSpace, Route, ServiceId,
+};
+use pmd_roce::ids::{Psn, Qpn, WrId};
+use pmd_roce::qp::state::{QpState, Transport};
 use pmd_roce::work::{Access, Data, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
 use pmd_sim::connect::PD;
 use pmd_sim::{Act, Fault, Filter, Frames, Path, QpPlan, Rng, World};
@@ -151,6 +154,61 @@ fn a_run_that_fails_fails_again() {
     let inputs = replay.engines[0].inputs;
     assert!(inputs < 500, "{inputs} inputs");
     assert!(replay.engines[0].elapsed_ns >= 3 * 1_048_576, "three times the ACK timeout");
+}
+
+/// Connection management is on record as what passes queue pair 1: with frames lost, a connection comes up
+/// and goes again, and so it does in the replay.
+#[test]
+fn b4_managed_connections_replay_exactly() {
+    let recording = Recording::in_memory(RECORD_BYTES);
+    let mut world = World::new(5);
+    world.record_to(&recording);
+    let (a, b) = (world.add_host("a"), world.add_host("b"));
+    for host in [a, b] {
+        world.open_cm(host, |_| {});
+    }
+    world.add_fault(Fault::random(Act::Drop, 300_000));
+    let service = ServiceId::new(PortSpace::Tcp, 1);
+    let listen = Listen { service, address: None, backlog: 1 };
+    world.with_cm(b, |cm, _| cm.listen(listen)).unwrap();
+    let qp = LocalQp { qpn: Qpn::new(0x11), psn: Psn::new(1), srq: false };
+    let (param, private_data) = (ConnParam::DEFAULT, &[][..]);
+    let connect = Connect {
+        service,
+        source_port: 2,
+        route: Route::between(world.gid(a), world.gid(b)),
+        mtu: None,
+        transport: Transport::Rc,
+        qp,
+        param,
+        private_data,
+    };
+    world.with_cm(a, |cm, now| cm.connect(now, &connect)).unwrap();
+    let mut gone = 0;
+    for _ in 0..1000 {
+        world.run_for(Duration::from_millis(100));
+        while let Some(event) = world.poll_cm_event(b) {
+            let CmEvent::ConnectRequest(id, _) = event else { continue };
+            let accept = Accept { qp, param, private_data };
+            world.with_cm(b, |cm, now| cm.accept(now, id, &accept)).unwrap();
+        }
+        while let Some(event) = world.poll_cm_event(a) {
+            match event {
+                CmEvent::Reply(id, ..) => world.with_cm(a, |cm, now| {
+                    cm.establish(id, &[]).unwrap();
+                    cm.disconnect(now, id, &[]).unwrap();
+                }),
+                CmEvent::TimewaitExit(..) => gone += 1,
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(gone, 1);
+    drop(world);
+    recording.finish().unwrap();
+    let replay = played(&recording.bytes());
+    assert!(replay.is_equal(), "{replay:?}");
+    assert!(replay.engines.iter().all(|engine| engine.frames_out > 1 && engine.inputs > 4));
 }
 
 /// The end of a part head, for each part of a record: kind, where its bytes begin, and their count.

@@ -5,6 +5,7 @@ use crate::counters::Counters;
 use crate::engine::EngineConfig;
 use crate::error::ResourceError;
 use crate::event::EventQueue;
+use crate::gsi::Gsi;
 use crate::ids::{CqId, Instant};
 use crate::limits::{MAX_DEVICE_EVENTS, MAX_QP_EVENTS};
 use crate::local::lane::Lanes;
@@ -26,6 +27,8 @@ pub(crate) struct Device {
     pub(crate) srqs: Srqs,
     pub(crate) ahs: AddressHandles,
     pub(crate) groups: Groups,
+    /// Queue pair 1, where this lcore has it.
+    pub(crate) gsi: Option<Box<Gsi>>,
     /// One deadline per queue pair.
     pub(crate) timers: Timers,
     /// Queue pairs with something to do at the next `poll_transmit`: those that send packets, and
@@ -71,6 +74,7 @@ impl Device {
             srqs: Srqs::new(config.max_srqs),
             ahs: AddressHandles::new(config.max_ahs),
             groups: Groups::new(),
+            gsi: None,
             timers: Timers::new(slots),
             ready: ReadyList::new(slots),
             acks: ReadyList::new(slots),

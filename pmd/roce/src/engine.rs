@@ -17,6 +17,7 @@ use crate::completer;
 use crate::counters::Counters;
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
+use crate::gsi::{self, Gsi, ManagementDatagram};
 use crate::ids::{Gid, Instant, LinkId, Qpn, Srqn};
 use crate::limits::{POLL_BUDGET, TURN_BUDGET};
 use crate::local::responder::Taken;
@@ -38,7 +39,7 @@ use crate::work::{AhId, RecvWr, SendWr};
 
 pub use config::{EngineConfig, QpView, SrqInit, SrqView};
 
-pub use crate::error::{DestroyError, PostRecvError, PostSendError, ResourceError};
+pub use crate::error::{DestroyError, PostMadError, PostRecvError, PostSendError, ResourceError};
 
 /// A RoCEv2 device of one lcore.
 #[derive(Debug)]
@@ -316,6 +317,26 @@ impl Engine {
         self.device.srqs.post(srqn, wr)
     }
 
+    /// Makes queue pair 1, the general services interface: from now on management datagrams that arrive
+    /// here wait for [`Engine::poll_mad`]. A second time changes nothing.
+    ///
+    /// # Errors
+    /// [`ResourceError::DeviceFatal`].
+    pub fn open_gsi(&mut self) -> Result<(), ResourceError> {
+        self.device.check_alive()?;
+        self.device.gsi.get_or_insert_with(|| Box::new(Gsi::new()));
+        Ok(())
+    }
+
+    /// Appends a management datagram to what queue pair 1 sends to queue pair 1 of another device, at the
+    /// next [`Engine::poll_transmit`].
+    ///
+    /// # Errors
+    /// [`PostMadError`]; nothing was posted.
+    pub fn post_mad(&mut self, datagram: &ManagementDatagram) -> Result<(), PostMadError> {
+        gsi::post(&mut self.device, datagram)
+    }
+
     /// Shows peers on the same host what has changed since the last time. Call it after commands,
     /// arrivals and timeouts, before the consumer sees the completions they caused: once it knows that a queue
     /// pair is in Error, it may reuse memory that a peer would still use. The other methods that
@@ -420,6 +441,7 @@ impl Engine {
         let mut io = Io { now, mem, cq };
         let mut sent = self.send_packets(&mut io, tx, peers);
         sent += self.transmit_acks(&mut io, tx);
+        sent += gsi::transmit(&mut self.device, tx, POLL_BUDGET.saturating_sub(sent));
         let done = sent + self.run_local(&mut io, peers, POLL_BUDGET.saturating_sub(sent));
         self.device.timers.arm(now);
         done
@@ -443,7 +465,8 @@ impl Engine {
     /// [`Engine::poll_local`] does not do.
     #[inline]
     pub fn has_packets(&self) -> bool {
-        !self.device.ready.is_empty() || !self.device.acks.is_empty()
+        let dev = &self.device;
+        !dev.ready.is_empty() || !dev.acks.is_empty() || self.has_mads_to_send()
     }
 
     fn send_packets<M: Memory, C: CqSink>(
@@ -578,6 +601,22 @@ impl Engine {
         self.device.timers.next()
     }
 
+    /// Whether [`Engine::poll_mad`] has something.
+    #[inline]
+    pub fn has_mads(&self) -> bool {
+        self.device.gsi.as_ref().is_some_and(|gsi| gsi.has_received())
+    }
+
+    #[inline]
+    fn has_mads_to_send(&self) -> bool {
+        self.device.gsi.as_ref().is_some_and(|gsi| gsi.has_sends())
+    }
+
+    /// The next management datagram that arrived.
+    pub fn poll_mad(&mut self) -> Option<ManagementDatagram> {
+        self.device.gsi.as_mut()?.poll()
+    }
+
     /// Whether an asynchronous event waits.
     #[inline]
     pub fn has_events(&self) -> bool {
@@ -624,6 +663,7 @@ impl Engine {
             && !dev.lanes.has_blocked()
             && !dev.unfenced
             && dev.overrun.is_empty()
+            && !self.has_mads_to_send()
     }
 
     /// What the engine was made with; what can change since is asked for by other names.

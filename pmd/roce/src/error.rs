@@ -1,6 +1,6 @@
 //! Why the engine refused: one type per operation, each saying what to do.
 
-use crate::ids::{Qpn, Srqn};
+use crate::ids::{Gid, Qpn, Srqn};
 use crate::qp::state::QpState;
 
 /// Why a send request was not accepted. Nothing of it was posted.
@@ -41,6 +41,26 @@ pub enum PostSendError {
     /// UD needs an address handle of this engine; XRC needs a shared receive queue number.
     #[error("the request names no valid destination: {0}")]
     Destination(&'static str),
+    /// The device failed as a whole.
+    #[error("the device failed: open it anew")]
+    DeviceFatal,
+}
+
+/// Why a management datagram was not accepted. Nothing of it was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostMadError {
+    /// The general services interface belongs to one lcore of a device, which opens it.
+    #[error("the general services interface (queue pair 1) is not open here")]
+    NotOpen,
+    /// Too many wait for room on the wire.
+    #[error("too many management datagrams wait: post this one in a later turn")]
+    Full,
+    /// The device has no such address (any more).
+    #[error("{0} is no address of this device")]
+    Source(Gid),
+    /// Not the address of one port, of another family, or out of reach by its hop limit.
+    #[error("{0} cannot be sent to from there")]
+    Destination(Gid),
     /// The device failed as a whole.
     #[error("the device failed: open it anew")]
     DeviceFatal,

@@ -15,6 +15,7 @@ pub mod engine;
 pub mod error;
 pub mod event;
 mod frame;
+pub mod gsi;
 pub mod histogram;
 pub mod ids;
 pub mod limits;

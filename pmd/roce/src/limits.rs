@@ -46,6 +46,12 @@ pub const TURN_BUDGET: usize = 64;
 pub const MAX_PSNS: u32 = 1 << 23;
 /// Bytes before the payload of every datagram in a receive buffer.
 pub const GRH_BYTES: u32 = 40;
+/// Bytes of a management datagram, which has one size (IBTA 1.4, 13.4.2).
+pub const MAD_BYTES: usize = 256;
+/// Management datagrams that wait to be polled; more are dropped, and their senders send them again.
+pub const GSI_RECEIVES: usize = 256;
+/// Management datagrams that wait for room on the wire.
+pub const GSI_SENDS: usize = 256;
 /// Messages of one queue pair in a row after which completions are looked for, at the latest.
 pub const MARK_EVERY: usize = 16;
 /// How long an unreliable message waits for room in a ring before it is lost.

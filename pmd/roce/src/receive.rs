@@ -3,6 +3,7 @@
 use crate::datagram;
 use crate::device::{Device, Io};
 use crate::frame;
+use crate::gsi;
 use crate::ids::Qpn;
 use crate::memory::Memory;
 use crate::migration;
@@ -65,7 +66,10 @@ fn packet<M: Memory, C: CqSink>(
         multicast(qps, dev, io, &packet, &frame.flow, ip_id)?;
         return Ok(0);
     }
-    let qp = qps.get_mut(bth.dest_qp).ok_or(DropReason::UnknownQp)?;
+    let Some(qp) = qps.get_mut(bth.dest_qp) else {
+        gsi::handle(dev, &packet, &frame.flow)?;
+        return Ok(0);
+    };
     match admit(qp, dev, &frame.flow, bth.opcode.class(), bth.pkey) {
         Err(DropReason::WrongAddress) if migration::follow(qp, dev, &frame.flow, bth.mig_req) => {}
         admitted => admitted?,

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use pmd_record::Recorded;
+use pmd_roce::cm::Cm;
 use pmd_roce::event::AsyncEvent;
 use pmd_roce::ids::{Gid, Instant};
 
@@ -27,6 +28,8 @@ pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) gid: Gid,
     pub(crate) engine: Recorded,
+    /// On queue pair 1, where that is open.
+    pub(crate) cm: Option<Box<Cm>>,
     pub(crate) cqs: CqTable,
     pub(crate) events: VecDeque<AsyncEvent>,
     /// Frames that wait for the next turn, and when they arrived.

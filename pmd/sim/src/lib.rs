@@ -19,6 +19,7 @@
 
 mod agenda;
 mod arrivals;
+mod cm;
 pub mod connect;
 pub mod cq;
 pub mod fault;

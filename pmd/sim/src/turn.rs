@@ -37,6 +37,7 @@ impl World {
         let host = &mut self.hosts[id.0];
         let mut mem = Shared(&self.memory[id.0]);
         host.engine.handle_timeout(now, &mut mem, &mut host.cqs);
+        work += host.manage_connections(now);
         let mut peers = Peers { host: id, now, fabric: &mut self.fabric, memory: &self.memory };
         let (network, trace) = (&mut self.network, &mut self.trace);
         let mut tx = Egress { network, host: id, now, trace };
@@ -149,7 +150,10 @@ impl World {
         }
         let again = (work > 0).then_some(now);
         let room = self.network.room_at(id);
-        for at in [again, due, room, self.fabric.take_ready_at(id)].into_iter().flatten() {
+        let management = self.hosts[id.0].management_due();
+        for at in
+            [again, due, room, management, self.fabric.take_ready_at(id)].into_iter().flatten()
+        {
             self.wake(id, at);
         }
         if self.fabric.has_stores(id) {

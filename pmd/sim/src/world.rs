@@ -116,6 +116,7 @@ impl World {
             name: name.to_owned(),
             gid,
             engine,
+            cm: None,
             cqs: CqTable::default(),
             events: VecDeque::new(),
             ingress: VecDeque::new(),

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 /// Bytes of a management datagram.
-pub const MAD_LEN: usize = 256;
+pub const MAD_LEN: usize = crate::limits::MAD_BYTES;
 
 /// Private data of a request on [`Tcp`](super::PortSpace::Tcp), behind the IP header (man rdma_connect).
 pub const CONNECT_PRIVATE_DATA: usize = 56;

@@ -9,6 +9,7 @@ mod drained;
 mod errors;
 mod goodput;
 mod harness;
+mod managed;
 mod migration;
 mod model;
 mod ordering;
