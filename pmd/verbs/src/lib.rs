@@ -8,6 +8,7 @@
 
 mod ah;
 mod attr;
+pub mod cm;
 mod comp_channel;
 pub mod connect;
 mod context;

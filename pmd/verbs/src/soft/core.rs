@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pmd_record::Recorded;
+use pmd_roce::cm::Cm;
 use pmd_roce::event::{AsyncEvent, EventScope};
 use pmd_roce::ids::{Gid, Instant, Qpn};
 use pmd_roce::qp::attr::ModifyQpError;
@@ -47,6 +48,8 @@ pub(crate) struct Core {
     pub(crate) wire: Option<Box<dyn Wire>>,
     last_flow: LastFlow,
     pub(crate) handover: Handover,
+    /// Manages the connections of the device, where this lcore does.
+    pub(crate) cm: Option<Box<Cm>>,
     pub(crate) events: VecDeque<AsyncEvent>,
     pub(crate) lost_events: u64,
     /// What is known of queue pairs beside what the engine knows.
@@ -101,6 +104,7 @@ impl Core {
             wire,
             last_flow: LastFlow::new(),
             handover,
+            cm: None,
             events: VecDeque::with_capacity(MAX_EVENTS),
             lost_events: 0,
             roll: Roll::default(),
@@ -162,7 +166,7 @@ impl Core {
     #[inline(never)]
     fn look(&mut self, now: Instant) -> usize {
         self.now = now;
-        let Self { engine, cqs, memory, peers, wire, handover, .. } = self;
+        let Self { engine, cqs, memory, wire, handover, .. } = self;
         self.frames = 0;
         if let Some(wire) = wire {
             self.frames += wire.rx_burst(now.0, &mut |rx| {
@@ -178,6 +182,8 @@ impl Core {
             });
         }
         engine.handle_timeout(now, memory, cqs);
+        self.receive_mads(now);
+        let Self { engine, peers, .. } = self;
         // A queue pair that failed here must be seen to have failed before its completions are.
         engine.publish(peers);
         self.frames
@@ -199,6 +205,7 @@ impl Core {
 
     #[inline(never)]
     fn transmit_all(&mut self, now: Instant) -> usize {
+        self.post_mads();
         let Self { engine, cqs, memory, peers, wire, last_flow, .. } = self;
         let dyn_wire = wire.as_deref_mut().map(|wire| wire as &mut dyn Wire);
         let mut sink = WireSink::new(dyn_wire, last_flow);
@@ -332,7 +339,7 @@ impl Core {
     /// When this lcore wants its next turn although nothing arrives.
     pub(crate) fn next_timeout(&mut self) -> Option<Instant> {
         let wire = self.wire.as_ref().and_then(|wire| wire.poll_timeout()).map(Instant);
-        [self.engine.poll_timeout(), wire].into_iter().flatten().min()
+        [self.engine.poll_timeout(), self.next_management(), wire].into_iter().flatten().min()
     }
 
     /// What wakes a sleeper at the device's next deadline.

@@ -7,6 +7,7 @@ mod alarm;
 mod core;
 mod cq;
 mod handover;
+mod management;
 mod memory;
 mod peers;
 mod regions;

@@ -19,6 +19,7 @@ mod inline;
 mod journal;
 mod lcores;
 mod log;
+mod managed;
 mod memlock;
 mod mtu;
 mod receives;
