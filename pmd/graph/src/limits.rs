@@ -169,8 +169,10 @@ pub const PART_GRACE: Duration = Duration::from_secs(15);
 pub const SCRAPE_WAIT: Duration = Duration::from_secs(5);
 /// How old metrics may be that are served.
 pub const SCRAPE_FRESH: Duration = Duration::from_millis(20);
-/// Readers of metrics at once; who comes beyond is turned away.
-pub const SCRAPE_CONNECTIONS: usize = 16;
+/// Readers of metrics at once; who comes beyond takes the place of one that asks nothing, or takes nothing of its answer.
+pub const SCRAPE_CONNECTIONS: usize = 32;
+/// How long a reader may take for its answer where others wait for its place.
+pub const SCRAPE_UNDISTURBED: Duration = Duration::from_millis(500);
 /// Readers that are let in, or turned away, before those that are in are looked after.
 pub const SCRAPE_ACCEPTS: usize = 64;
 /// Longest request for metrics, in bytes: browsers send no more.

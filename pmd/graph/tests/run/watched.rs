@@ -280,6 +280,9 @@ fn readers_disturb_nobody() {
     assert!(turned_away >= 2 * SCRAPE_CONNECTIONS && turned_away < silent.len());
     let before = watched.until(|_| true);
     watched.until(|status| status.nodes[1].messages > before.nodes[1].messages);
+    // One that asks is answered while all of them are there.
+    let (head, _) = watched.ask(b"GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
     drop(silent);
     let deadline = Instant::now() + PATIENCE;
     while TcpStream::connect(watched.address)

@@ -4,16 +4,18 @@
 //! long for each of them.
 
 use std::io::{self, PipeReader, Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pmd_verbs::connect::oldest_of_most;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::request::{Page, Request, head, parse};
 use crate::limits::{
-    REQUEST_BYTES_MAX, SCRAPE_ACCEPTS, SCRAPE_CONNECTIONS, SCRAPE_FRESH, SCRAPE_WAIT,
+    REQUEST_BYTES_MAX, SCRAPE_ACCEPTS, SCRAPE_CONNECTIONS, SCRAPE_FRESH, SCRAPE_UNDISTURBED,
+    SCRAPE_WAIT,
 };
 
 /// How long nobody is let in after the system had no room for a connection.
@@ -40,6 +42,8 @@ pub(super) struct Server {
 
 struct Client {
     stream: TcpStream,
+    from: IpAddr,
+    came: Instant,
     deadline: Instant,
     stage: Stage,
 }
@@ -122,14 +126,26 @@ impl Server {
         let Some(listener) = &self.listener else { return };
         for _ in 0..SCRAPE_ACCEPTS {
             match listener.accept() {
-                Ok((stream, _)) => {
-                    // Those who are too many are closed at once.
-                    if self.clients.len() < SCRAPE_CONNECTIONS
-                        && stream.set_nonblocking(true).is_ok()
-                    {
-                        let deadline = Instant::now() + SCRAPE_WAIT;
-                        let stage = Stage::Asking(Vec::new());
-                        self.clients.push(Client { stream, deadline, stage });
+                Ok((stream, from)) => {
+                    let came = Instant::now();
+                    if self.clients.len() >= SCRAPE_CONNECTIONS {
+                        // Where all are served, one who is too many is closed at once.
+                        let Some(index) = who_yields(&self.clients, came) else { continue };
+                        self.clients.swap_remove(index);
+                    }
+                    if stream.set_nonblocking(true).is_ok() {
+                        let (from, deadline) = (from.ip(), came + SCRAPE_WAIT);
+                        let mut client = Client {
+                            stream,
+                            from,
+                            came,
+                            deadline,
+                            stage: Stage::Asking(Vec::new()),
+                        };
+                        // Most ask at once, and keep their place by it.
+                        if client.go_on(self.pages.as_ref()) {
+                            self.clients.push(client);
+                        }
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -143,6 +159,19 @@ impl Server {
             }
         }
     }
+}
+
+/// Which of them makes room at `now`: of those that have not asked yet, or take their answer so slowly that others would wait
+/// for it, the oldest of the source that has most.
+fn who_yields(clients: &[Client], now: Instant) -> Option<usize> {
+    oldest_of_most(clients.iter().map(|client| {
+        let may = match client.stage {
+            Stage::Asking(_) => true,
+            Stage::Asked(..) => false,
+            Stage::Answering { .. } | Stage::Leaving => now >= client.came + SCRAPE_UNDISTURBED,
+        };
+        (client.from, may.then_some(client.came))
+    }))
 }
 
 impl Client {
