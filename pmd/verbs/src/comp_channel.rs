@@ -60,8 +60,8 @@ impl Context {
         self.with(|core| {
             watch(core.alarm()?.fd())?;
             let wire = core.wire.as_ref().and_then(|wire| wire.fd());
-            wire.map_or(Ok(()), watch)?;
-            io::Result::Ok(())
+            let rung = [wire, core.peers.bell()].into_iter().flatten().try_for_each(watch);
+            rung.map_err(io::Error::from)
         })?;
         Ok(CompletionChannel { cx: self.clone(), epoll, bell, cqs: Vec::new(), next: 0 })
     }
@@ -87,13 +87,17 @@ impl CompletionChannel {
     }
 
     /// Drives the device, and returns a completion queue that fired since it was armed. Each arming
-    /// gives one event.
+    /// gives one event. After `None`, peers of this host ring when they have something.
     pub fn poll(&mut self) -> Option<Cq> {
         for _ in 0..TURNS {
             let work = self.cx.nudge();
             let fired = self.take();
-            if fired.is_some() || work == 0 {
+            if fired.is_some() {
                 return fired;
+            }
+            // Where a loop drives the device, its own naps say so.
+            if work == 0 && (self.cx.is_driven() || self.listens()) {
+                return None;
             }
         }
         // More to do than one look takes: the descriptor says so at once.
@@ -115,10 +119,15 @@ impl CompletionChannel {
             if fired.is_some() || left.is_zero() {
                 return Ok(fired);
             }
-            if work == 0 {
+            if work == 0 && self.listens() {
                 self.sleep(left)?;
             }
         }
+    }
+
+    /// Has peers of this host ring from now on, until the next turn. False: something has come already.
+    fn listens(&self) -> bool {
+        self.cx.with(|core| core.peers.sleep())
     }
 
     fn sleep(&self, limit: Duration) -> io::Result<()> {

@@ -102,6 +102,10 @@ impl Context {
         self.with(|core| core.driven = true);
     }
 
+    pub(crate) fn is_driven(&self) -> bool {
+        self.with(|core| core.driven)
+    }
+
     /// A turn on behalf of a caller without a loop; returns how much was done.
     #[inline]
     pub(crate) fn nudge(&self) -> usize {

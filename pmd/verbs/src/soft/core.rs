@@ -27,8 +27,8 @@ use crate::transition::Attempt;
 
 /// Events kept for a consumer that does not take them; the oldest go first.
 const MAX_EVENTS: usize = 4096;
-/// How often a sleeper looks after what has no descriptor: shared memory, a full socket, frames that
-/// another lcore hands over.
+/// How often a sleeper looks after what has no descriptor: a full socket, frames that another lcore hands over, and what a
+/// peer that shares memory shows in its page while something is under way to it.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// How long frames, deadlines and events may wait while an lcore polls shared memory without rest and
@@ -361,11 +361,14 @@ impl Core {
     }
 
     fn set_alarm(&mut self, now: Instant) {
-        let has_no_descriptor = self.peers.has_links()
-            || self.handover.is_shared()
-            || self.wire.as_ref().is_some_and(|wire| wire.pending() > 0);
+        let due = self.next_timeout();
+        let has_no_descriptor = (self.peers.has_links() && due.is_some())
+            || self
+                .wire
+                .as_ref()
+                .is_some_and(|wire| self.handover.is_shared() || wire.pending() > 0);
         let look = has_no_descriptor.then(|| now.after(LOOK_AGAIN));
-        let wanted = [self.next_timeout(), look].into_iter().flatten().min();
+        let wanted = [due, look].into_iter().flatten().min();
         if let Some(alarm) = &mut self.alarm {
             alarm.set(now, wanted);
         }

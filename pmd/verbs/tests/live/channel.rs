@@ -27,6 +27,44 @@ fn send(qp: &Qp<Rc>, wr: u64) {
     qp.post_send(&WorkRequest::send(Data::Inline(&[b"message"])).id(wr)).unwrap();
 }
 
+/// Whether the descriptor stays silent for some of the time in which it used to be looked at again and again.
+fn stays_silent(channel: &CompletionChannel) -> bool {
+    let fd = channel.fd();
+    let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 20_000_000 })).unwrap() == 0
+}
+
+/// Whoever sleeps on shared memory sleeps until a peer rings, and does not look now and then: neither for nothing, nor late.
+#[test]
+fn a_sleeper_on_shared_memory_is_rung_awake() {
+    let world = World::new(WireChoice::Shm);
+    let mut channel = world.sides[1].cx.create_channel().unwrap();
+    let cq = channel.create_cq(16).unwrap();
+    let a = world.sides[0].qp::<Rc>(|_| {});
+    let b = listener(&world, &cq);
+    let attrs = [world.attr(0, b.number()), world.attr(1, a.number())];
+    for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        step(&a, &attrs[0], to);
+        step(&b, &attrs[1], to);
+    }
+    for round in 0..5 {
+        world.sides[1].receive(&b, round, 0, 64);
+        cq.arm(false);
+        // The bell may have been rung for what was done about already: it is silenced by looking.
+        let falls_silent = (0..5).any(|_| channel.poll().is_none() && stays_silent(&channel));
+        assert!(falls_silent, "it is woken for nothing");
+        send(&a, round);
+        world.sides[0].cx.progress(world.sides[0].cx.device().now());
+        // Nothing but a bell ends this wait.
+        let fd = channel.fd();
+        let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })), Ok(1));
+        let fired = channel.poll().expect("the queue fired");
+        assert_eq!(fired.poll(10, |wc| assert_eq!(wc.wr_id.0, round)), 1);
+        world.until(|| a.query().send_outstanding == 0);
+    }
+}
+
 /// Req_notify: what came before does not fire, the next completion does, and then no other until the
 /// queue is armed again.
 fn an_armed_queue_fires_once(wire: WireChoice) {
