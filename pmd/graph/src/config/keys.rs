@@ -159,7 +159,7 @@ pub(crate) fn rdma(role: Role) -> Vec<Key> {
             Key::new(
                 "mtu",
                 Form::Pick { values: &[256, 512, 1024, 2048, 4096], auto: false },
-                "path MTU, in bytes of payload",
+                "path MTU, in bytes of payload; auto is the largest that fits the interfaces of both ends",
             )
             .or_auto(),
         );

@@ -97,6 +97,7 @@ fn queues(
             transport: node.transport,
             depths: traffic.local,
             cq_depth: node.settings.count_opt("cq_depth").unwrap_or(completions),
+            mtu: node.settings.value("mtu").and_then(|_| node.settings.count_opt("mtu")),
         });
     }
     node.factory.schema().rdma_side()?;
@@ -112,5 +113,6 @@ fn queues(
         transport: clients.first().and_then(|client| config.nodes[*client].transport),
         depths,
         cq_depth: asked.iter().map(|traffic| traffic.qps * traffic.remote.completions()).sum(),
+        mtu: None,
     })
 }

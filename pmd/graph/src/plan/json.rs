@@ -30,9 +30,12 @@ impl Plan {
                     "free": row.free,
                 })).collect::<Vec<_>>(),
             },
-            "devices": self.devices.iter().map(|device| json!({
+            "devices": self.devices.iter().zip(&self.paths).map(|(device, path)| json!({
                 "name": device.name,
                 "kind": device.kind,
+                "interface": path.as_ref().map(|path| path.interface.as_str()),
+                "interface_mtu": path.as_ref().map(|path| path.interface_mtu),
+                "path_mtu": path.as_ref().map(|path| path.path_mtu),
                 "settings": settings(device.settings.iter().filter(|(key, _)| *key != "kind")),
             })).collect::<Vec<_>>(),
             "lcores": self.lcores.iter().map(|lcore| json!({
@@ -60,6 +63,7 @@ impl Plan {
                 "send_depth": queues.depths.send,
                 "receive_depth": queues.depths.receive,
                 "cq_depth": queues.cq_depth,
+                "path_mtu": queues.mtu,
                 "retry": node.retry.as_ref().map(retry),
             }))).collect::<Vec<_>>(),
             "problems": fit.problems.iter().map(|problem| json!({

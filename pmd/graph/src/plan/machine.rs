@@ -5,12 +5,14 @@
 //! limit.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use pmd_lcore::Topology;
 use pmd_lcore::topology::TopologyError;
 use pmd_mem::{Rung, ladder, memlock_limit};
-use pmd_verbs::CpuHolder;
+use pmd_verbs::roce::ids::PathMtu;
+use pmd_verbs::{CpuHolder, SoftAddress, soft_addresses};
 
 use crate::cores;
 
@@ -58,6 +60,19 @@ impl NumaMemory {
     }
 }
 
+/// An address of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The address.
+    pub ip: IpAddr,
+    /// The interface that has it.
+    pub interface: String,
+    /// Bytes of the largest IP packet that the interface takes.
+    pub interface_mtu: usize,
+    /// The largest path MTU there; `None`: not even 256 bytes fit.
+    pub path_mtu: Option<u32>,
+}
+
 /// A machine as this process sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -73,6 +88,8 @@ pub struct Machine {
     pub thp: bool,
     /// RLIMIT_MEMLOCK in bytes; `None`: unlimited.
     pub memlock: Option<u64>,
+    /// The addresses that it has; none where the kernel does not tell.
+    pub addresses: Vec<Address>,
 }
 
 impl Machine {
@@ -88,10 +105,28 @@ impl Machine {
             available: available(root),
             thp: ladder::thp_offered(),
             memlock: memlock_limit(),
+            addresses: addresses(),
             held: cores::holders(&topology),
             topology,
         })
     }
+}
+
+fn addresses() -> Vec<Address> {
+    let found = match soft_addresses() {
+        Ok(found) => found.addresses,
+        Err(error) => {
+            tracing::warn!("the addresses of this machine are not known: {error}");
+            Vec::new()
+        }
+    };
+    let address = |it: SoftAddress| Address {
+        ip: it.gid.gid.ip(),
+        interface: it.interface,
+        interface_mtu: it.interface_mtu,
+        path_mtu: it.active_mtu.map(PathMtu::bytes_u32),
+    };
+    found.into_iter().map(address).collect()
 }
 
 /// The memory of each node of `topology`, from the `proc` and `sys` under `root`.

@@ -10,6 +10,7 @@ pub mod fit;
 mod json;
 pub mod machine;
 mod memory;
+pub mod path;
 mod text;
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use crate::diagnostic::Report;
 use crate::registry::NodeFactory;
 use demand::{Flow, Queues, Rights};
 use machine::Machine;
+use path::PathPlan;
 
 /// A pipeline with every number decided.
 #[derive(Clone, Debug)]
@@ -36,6 +38,8 @@ pub struct Plan {
     pub shares: Vec<Share>,
     /// The devices.
     pub devices: Vec<Device>,
+    /// Where their packets leave, in the same order; `None` for one without packets.
+    pub paths: Vec<Option<PathPlan>>,
     /// The lcores.
     pub lcores: Vec<LcorePlan>,
     /// The nodes; indices in this plan count into it.
@@ -118,6 +122,8 @@ pub struct QueuePlan {
     pub depths: Queues,
     /// Entries of the completion queue that all of them share.
     pub cq_depth: u64,
+    /// The path MTU that is asked for; `None`: the largest that both ends take.
+    pub mtu: Option<u64>,
 }
 
 /// A registered region: one MR.
@@ -148,6 +154,7 @@ impl Plan {
         Ok(Self {
             memory: config.memory,
             shares,
+            paths: config.devices.iter().map(|device| path::resolve(device, machine)).collect(),
             devices: config.devices.clone(),
             lcores,
             nodes,

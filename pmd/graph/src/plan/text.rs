@@ -15,6 +15,7 @@ impl Plan {
         let mut text = self.lcore_table();
         for table in [
             self.node_table(),
+            self.path_table(),
             self.queue_table(),
             self.retry_table(),
             self.region_table(),
@@ -79,6 +80,26 @@ impl Plan {
         }
     }
 
+    /// Packets of nodes on a device are as large as its interface takes, at most, and as the peer takes.
+    fn path_table(&self) -> Table {
+        let mut table = Table::new(&[
+            ("device", Align::Left),
+            ("packets by", Align::Left),
+            ("ip mtu", Align::Right),
+            ("path mtu", Align::Right),
+        ]);
+        for (device, path) in self.devices.iter().zip(&self.paths) {
+            let Some(path) = path else { continue };
+            table.row([
+                device.name.clone(),
+                path.interface.clone(),
+                path.interface_mtu.to_string(),
+                format!("up to {}", path.path_mtu),
+            ]);
+        }
+        table
+    }
+
     fn queue_table(&self) -> Table {
         let mut table = Table::new(&[
             ("qp of", Align::Left),
@@ -87,6 +108,7 @@ impl Plan {
             ("send", Align::Right),
             ("receive", Align::Right),
             ("cq", Align::Right),
+            ("path mtu", Align::Right),
         ]);
         for node in &self.nodes {
             let Some(queues) = node.queues else { continue };
@@ -101,6 +123,11 @@ impl Plan {
                 queues.depths.send.to_string(),
                 queues.depths.receive.to_string(),
                 queues.cq_depth.to_string(),
+                match (queues.mtu, node.peer) {
+                    (Some(mtu), _) => mtu.to_string(),
+                    (None, Some(_)) => "auto".to_owned(),
+                    (None, None) => "as clients ask".to_owned(),
+                },
             ]);
         }
         table

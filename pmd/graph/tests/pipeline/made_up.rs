@@ -2,7 +2,7 @@
 
 use pmd_graph::config::Config;
 use pmd_graph::diagnostic::Report;
-use pmd_graph::plan::machine::{Machine, NumaMemory};
+use pmd_graph::plan::machine::{Address, Machine, NumaMemory};
 use pmd_graph::registry::Registry;
 use pmd_lcore::Topology;
 use pmd_lcore::topology::{Cpu, Node};
@@ -78,6 +78,12 @@ pub(crate) fn machine(cpus: &[(usize, usize)], numa: Vec<NumaMemory>) -> Machine
         held: Vec::new(),
         thp: false,
         memlock: None,
+        addresses: vec![Address {
+            ip: std::net::IpAddr::from([127, 0, 0, 1]),
+            interface: "lo".into(),
+            interface_mtu: 65_536,
+            path_mtu: Some(4096),
+        }],
     }
 }
 
