@@ -49,6 +49,8 @@ pub(super) fn configure(fd: BorrowedFd<'_>, address: IpAddr) -> io::Result<()> {
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, ttl)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
+        // RoCEv2 devices, the kernel's among them, send no UDP checksum; the ICRC covers more.
+        set(fd, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
     }
     set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
     match set(fd, libc::SOL_UDP, libc::UDP_GRO, 1) {

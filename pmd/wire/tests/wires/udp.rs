@@ -8,6 +8,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 
 use pmd_wire::limits::{BYTES_PER_NS, GATHER_NS};
@@ -156,6 +157,25 @@ fn ipv6_needs_no_identification() {
     assert_eq!(psns(&got), [0, 1, 2, 3, 4]);
     assert!(got.iter().all(|g| g.flow == marked && g.is_intact()));
     assert_eq!(wire.counters().tx_datagrams, 1);
+
+    // RoCE devices leave the UDP checksum out, over IPv6 as well.
+    let device = UdpSocket::bind("[::1]:0").unwrap();
+    leave_out_checksums(&device);
+    let flow = Flow { src_port: device.local_addr().unwrap().port(), ..flow(ip("::1"), ip("::1")) };
+    let mut frame = [0; 80];
+    roce::fill(&flow, 0, roce::SEND_ONLY, 7, 9, &mut frame);
+    device.send_to(&frame, "[::1]:4791").unwrap();
+    let got = receive(&mut wire, 1);
+    assert!(got[0].is_intact() && got[0].psn() == 9);
+}
+
+fn leave_out_checksums(socket: &UdpSocket) {
+    let (on, len) = (1_i32, 4);
+    let (fd, value) = (socket.as_raw_fd(), (&raw const on).cast());
+    // SAFETY: `value` points to the four bytes of an int that lives through the call.
+    let set =
+        unsafe { libc::setsockopt(fd, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_TX, value, len) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// Another run of this test has ::1 just now: then it must be refused, which is worth a check.
