@@ -27,6 +27,11 @@ impl Lab<'_> {
             peer: if is_dead { Peer::Dead } else { Peer::Alive },
             sizes: sizes(conn),
             knobs: Knobs::default(),
+            // All is told at the end, however long ago the failure was.
+            told_after_ns: conn.failed_at.map(|at| {
+                let since = self.world.now().since(at);
+                u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+            }),
             ..Evidence::default()
         }
     }
@@ -90,6 +95,13 @@ impl Lab<'_> {
         Symptom::None
     }
 
+    /// How long ago a request came to an end last that had come before.
+    fn duplicate_age(&self, end: &End) -> Option<u64> {
+        let stats = self.world.engine(end.host).query_qp_stats(end.side.qpn)?;
+        let age = self.world.now().since(stats.last_duplicate?);
+        Some(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX))
+    }
+
     fn end(&self, index: usize, which: usize) -> why::End {
         let plan = &self.scenario.qps[index];
         let conn = &self.conns[index];
@@ -132,6 +144,7 @@ impl Lab<'_> {
                 shared: pool.is_some(),
             },
             gap_ns: Some(u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)),
+            duplicate_age_ns: self.duplicate_age(end),
             ..why::End::default()
         }
     }

@@ -11,6 +11,9 @@ pub const TICKET_POSITION_BITS: u32 = 52;
 pub const MAX_QUEUES: usize = 1 << (64 - TICKET_POSITION_BITS);
 /// How long flushed completions are waited for after an event that fails one queue pair, unless configured otherwise.
 pub const DRAIN_NS: u64 = 1_000_000_000;
+/// By how much a proposal of a peer may be ahead of what this side would propose itself: attempts are counted one by one, and
+/// both sides hear of each other's.
+pub const GENERATIONS_AHEAD: u64 = 1 << 20;
 /// How long the end of a queue pair waits for its last event before it goes on without.
 pub const LAST_WQE_NS: u64 = 1_000_000_000;
 

@@ -492,3 +492,33 @@ fn a_recovery_ends_at_its_limit() {
     let given_up = actions(&mut recovery).pop();
     assert!(matches!(given_up, Some(Action::GiveUp { took_ns: 5_000.., .. })), "{given_up:?}");
 }
+
+/// Whatever a peer says of connections that nobody can have proposed leaves the one that stands alone, and the numbers that
+/// are left for the next ones.
+#[test]
+fn a_connection_that_nobody_proposed_changes_nothing() {
+    let mut recovery = Recovery::new(Role::Follows, 1, POLICY);
+    for generation in [u64::MAX, u64::MAX - 1, 1 << 40] {
+        for message in [
+            Message::Hello { generation },
+            Message::Ready { generation },
+            Message::Failed { generation },
+            Message::Behind { generation },
+        ] {
+            let heard = recovery.handle_message(0, 0, message);
+            assert!(matches!(heard, Heard::Unknown | Heard::Stale), "{message:?}: {heard:?}");
+            assert_eq!((recovery.stage(), recovery.poll_action()), (Stage::Up, None));
+        }
+    }
+    // While this side proposes one itself, a number without end does not make its next one absurd.
+    recovery.handle_failure(0, 0, Failure::QueuePair);
+    recovery.handle_drained(0, 0);
+    recovery.handle_timeout(10_000, 0);
+    assert_eq!(recovery.stage(), Stage::Greeting);
+    let behind = Message::Behind { generation: u64::MAX };
+    assert_eq!(recovery.handle_message(10_000, 0, behind), Heard::Unknown);
+    let told = std::iter::from_fn(|| recovery.poll_action());
+    assert!(
+        told.into_iter().any(|action| action == Action::Tell(Message::Hello { generation: 2 }))
+    );
+}

@@ -15,3 +15,8 @@ pub const TOLD_LINES: usize = 64;
 
 /// Lines of a transition journal that go into a diagnosis, of each end.
 pub const HISTORY_LINES: usize = 8;
+/// How soon after this end stood still it notices that its peer gave it up, beyond its retry budget: within this, a failure is
+/// its own.
+pub const NOTICED_WITHIN_NS: u64 = 1_000_000_000;
+/// A standstill of this length is one to speak of, where a peer complains of it.
+pub const LONG_GAP_NS: u64 = 100_000_000;

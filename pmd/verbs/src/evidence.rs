@@ -3,7 +3,7 @@
 use pmd_observe::Snapshot;
 use pmd_observe::why::{End, Opcode, Qp, Receives, Request};
 use pmd_roce::engine::QpView;
-use pmd_roce::ids::Qpn;
+use pmd_roce::ids::{Instant, Qpn};
 use pmd_roce::qp::attr::QpAttr;
 use pmd_roce::qp::state::{QpState, Transport};
 use pmd_roce::work::{Completion, WcOpcode};
@@ -65,6 +65,9 @@ impl Context {
             counters: stats.map(|stats| stats.counters.iter().collect()).unwrap_or_default(),
             ..attributes(&view)
         };
+        end.answers = stats.map(|stats| stats.ack_round_trip.count());
+        let ns = |since: Instant| device.now().0.saturating_sub(since.0);
+        end.duplicate_age_ns = stats.and_then(|stats| stats.last_duplicate).map(ns);
         end
     }
 }

@@ -94,6 +94,7 @@ pub(super) struct Dialogue {
     /// Who is there, for messages.
     pub(super) peer: String,
     heard: Instant,
+    listened: Instant,
     said: Instant,
     /// Words that came while nobody waited for any.
     kept: VecDeque<Word>,
@@ -112,6 +113,7 @@ impl Dialogue {
             channel,
             peer,
             heard: now,
+            listened: now,
             said: now,
             kept: VecDeque::new(),
             inquiry: None,
@@ -215,6 +217,12 @@ impl Dialogue {
     fn listen(&mut self) -> Result<Option<Word>, Refusal> {
         if self.said.elapsed() > HEARTBEAT {
             self.say(&Word::Alive);
+        }
+        // While this end did not listen, the peer may have said anything.
+        let unheard = std::mem::replace(&mut self.listened, Instant::now());
+        let deaf = self.listened.duration_since(unheard);
+        if deaf > HEARTBEAT {
+            self.heard += deaf;
         }
         let Some(message) = self.channel.poll() else {
             if self.heard.elapsed() > self.patience {

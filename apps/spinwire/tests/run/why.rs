@@ -110,8 +110,11 @@ fn s0_23_silence_of_a_path_and_of_its_way_back() {
         assert_eq!((ours.qp.qpn, ours.qp.sq_psn), (theirs.qp.dest_qpn, theirs.qp.rq_psn));
         assert_eq!(theirs.qp.state.as_deref(), Some("RTS"));
         assert!(theirs.name.starts_with("`target` (process "), "{}", theirs.name);
-        let again = theirs.qp.counters.get("duplicate_request");
-        assert_eq!(again > Some(0), code == "ack-path-lost", "{verdict}");
+        // A slow machine sends something again also before the link dies.
+        if code == "ack-path-lost" {
+            assert!(theirs.qp.counters.get("duplicate_request") > Some(0), "{verdict}");
+            assert!(theirs.duplicate_age_ns.is_some(), "{verdict}");
+        }
         assert!(moved(&client, "client", "remote", "rx_packets") > 0);
         assert_eq!(client["faults"][0]["rule"], fault);
         assert!(client["faults"][0]["hits"].as_u64() >= Some(8), "{client}");
@@ -141,7 +144,11 @@ fn p11_e_a_server_that_stands_still() {
         assert_eq!(evidence.remote, None, "it could not tell");
         let text = client["verdict"]["evidence"].to_string();
         assert!(text.contains("nothing in it answers"), "{text}");
-        pair.server.end();
+        // It goes on, finds that it was given up, and knows itself why.
+        let server = report(&pair.server.end());
+        judged(&server, "responder-slow", "local");
+        let summary = server["verdict"]["summary"].as_str().unwrap();
+        assert!(summary.starts_with("this end did not poll for "), "{summary}");
         // It goes on in time: nobody notices.
         let more = ["--set", "node.client.timeout=18"];
         let mut pair = Pair::start(&input, wire, "300", &more);

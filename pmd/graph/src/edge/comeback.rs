@@ -53,6 +53,8 @@ pub(super) struct Comeback {
     channel_lost: bool,
     peer_gone: bool,
     failed: u64,
+    /// Messages of the peer about connections that are none.
+    ignored: u64,
     changes: VecDeque<Change>,
     lost: Vec<Lost>,
 }
@@ -100,6 +102,7 @@ impl Comeback {
             channel_lost: false,
             peer_gone: false,
             failed: 0,
+            ignored: 0,
             changes: resumed.into_iter().collect(),
             lost: Vec::new(),
         }
@@ -161,13 +164,44 @@ impl Comeback {
         true
     }
 
-    /// The peer speaks of the connection.
-    pub(super) fn hear(&mut self, now: u64, message: recovery::Message, hello: Vec<u8>) {
+    /// The peer speaks of the connection. What speaks of one that nobody can have proposed, or for somebody else, changes
+    /// nothing.
+    pub(super) fn hear(
+        &mut self,
+        now: u64,
+        message: recovery::Message,
+        hello: Vec<u8>,
+        endpoint: &mut dyn Endpoint,
+    ) {
+        let is_hello = matches!(message, recovery::Message::Hello { .. });
+        let fits =
+            !is_hello || endpoint.reconnect().is_none_or(|steps| steps.is_of_the_peer(&hello));
+        if !fits {
+            self.ignore(message);
+            return;
+        }
         let heard = self.with(|recovery, random| recovery.handle_message(now, random, message));
         tracing::debug!("{message:?} of the peer: {heard:?}");
-        if heard == Heard::Accepted {
-            self.peer = hello;
+        match heard {
+            Heard::Accepted => self.peer = hello,
+            Heard::Unknown => self.ignore(message),
+            Heard::Noted | Heard::Stale => {}
         }
+    }
+
+    fn ignore(&mut self, message: recovery::Message) {
+        self.ignored += 1;
+        if self.ignored.is_power_of_two() {
+            let count = self.ignored;
+            tracing::warn!(
+                "ignored {message:?}, which is of no connection of this peer; {count} so far"
+            );
+        }
+    }
+
+    /// How much the peer has said of connections that are none.
+    pub(super) fn ignored(&self) -> u64 {
+        self.ignored
     }
 
     fn with<R>(&mut self, input: impl FnOnce(&mut Recovery, u64) -> R) -> R {

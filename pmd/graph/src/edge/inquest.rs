@@ -1,11 +1,12 @@
 //! Why a connection broke: what both ends know, judged by the rules that judge everything.
 
-use pmd_observe::why::{self, End, Evidence, Knobs, Path, Qp, Request, Symptom, diagnose};
+use pmd_observe::why::{self, End, Evidence, Knobs, Path, Qp, Request, Symptom, Told, diagnose};
 use pmd_observe::{Code, Owner};
-use pmd_verbs::connect::{ANSWERS_MAX, Channel, Inquiry, Message, farewell, tell};
+use pmd_verbs::connect::{ANSWERS_MAX, Channel, Inquiry, LAST_WORDS_WAIT, Message, farewell, tell};
 use pmd_verbs::endpoint::{Endpoint, Outcome};
 
-use super::{Home, Peer};
+use super::comeback::nanoseconds;
+use super::{Home, Peer, Refusal};
 use crate::failure::Failure;
 
 /// What is known of both ends of one connection.
@@ -16,6 +17,8 @@ pub(super) struct Inquest {
     start: End,
     inquiry: Option<Inquiry>,
     answers: u32,
+    /// The device noticed that the peer's process is gone: until then its last words may still come.
+    gone_at: Option<u64>,
 }
 
 /// What was met.
@@ -31,7 +34,7 @@ pub(super) struct Scene<'a> {
 impl Inquest {
     /// The baseline of a connection that was made just now.
     pub(super) fn open(home: Home, endpoint: &dyn Endpoint) -> Self {
-        Self { home, start: endpoint.evidence(), inquiry: None, answers: 0 }
+        Self { home, start: endpoint.evidence(), inquiry: None, answers: 0, gone_at: None }
     }
 
     /// The baseline is an earlier one. What the queue pair was brought up with is known since.
@@ -113,6 +116,16 @@ impl Inquest {
         }
     }
 
+    /// The device noticed that the peer's process is gone. What it said before is on the channel, and says more.
+    pub(super) fn wait_for_last_words(&mut self, now: u64) {
+        self.gone_at.get_or_insert_with(|| now.saturating_add(nanoseconds(LAST_WORDS_WAIT)));
+    }
+
+    /// Until when the last words of a peer are waited for whose process is gone.
+    pub(super) const fn gone_at(&self) -> Option<u64> {
+        self.gone_at
+    }
+
     /// Whether the peer has told what it knows, or is waited for no longer.
     pub(super) fn is_over(&self, now: u64) -> bool {
         self.inquiry.as_ref().is_some_and(|inquiry| inquiry.is_over(now))
@@ -140,6 +153,7 @@ impl Inquest {
             path: if endpoint.path() == "local" { Path::Local } else { Path::Packet },
             peer: self.inquiry.as_ref().map_or(why::Peer::Unknown, Inquiry::peer),
             sizes: None,
+            told: None,
             knobs: Knobs::node(self.home.name()),
         }
     }
@@ -177,6 +191,24 @@ impl Inquest {
             failure = failure.because(fact);
         }
         failure
+    }
+
+    /// The peer ended the connection, and says why; this end knows whether it stood still meanwhile.
+    pub(super) fn told(
+        &self,
+        refusal: Refusal,
+        endpoint: &dyn Endpoint,
+        peer: &Peer,
+        now: u64,
+    ) -> Failure {
+        let told = Some(Told { code: refusal.code, reason: refusal.reason });
+        let evidence = self.evidence(Symptom::Event, endpoint, peer, now);
+        let evidence = Evidence { told, ..evidence };
+        let verdict = diagnose(&evidence);
+        // The peer reports it too, unless it was this end's doing.
+        let hearsay = verdict.owner != Owner::Local;
+        Failure { verdict, hearsay, evidence: Some(Box::new(evidence)) }
+            .because(format!("{peer} says so"))
     }
 
     /// Adds what is known of both ends to a failure that needs no rule: the peer is gone.

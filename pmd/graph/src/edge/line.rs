@@ -261,7 +261,7 @@ impl Line {
                 Trouble::begin(&mut self.trouble);
             }
             Some(EndpointEvent::PeerDead) if !self.peer_left => {
-                return Err(self.dead("the device noticed that its process is gone"));
+                self.inquest.wait_for_last_words(now);
             }
             Some(EndpointEvent::Failed(event)) => {
                 Trouble::begin(&mut self.trouble).event.get_or_insert(event);
@@ -272,9 +272,19 @@ impl Line {
             self.inquest.ask(&*self.endpoint, &mut self.channel, now);
         }
         self.turns += 1;
-        if settled == 0 || self.turns >= CHANNEL_TURNS || !self.is_up() {
+        if settled == 0
+            || self.turns >= CHANNEL_TURNS
+            || !self.is_up()
+            || self.inquest.gone_at().is_some()
+        {
             self.turns = 0;
             self.listen(now)?;
+        }
+        if let Some(gone_at) = self.inquest.gone_at().filter(|_| !self.peer_left) {
+            return match now >= gone_at {
+                true => Err(self.dead("the device noticed that its process is gone")),
+                false => Ok(settled),
+            };
         }
         let progress = done.len() > before;
         if self.comes_back() {
@@ -292,6 +302,9 @@ impl Line {
 
     /// When something is due although nothing arrives.
     pub fn next_timeout(&self) -> Option<u64> {
+        if self.inquest.gone_at().is_some() {
+            return self.inquest.gone_at();
+        }
         match (&self.comeback, &self.trouble) {
             (Some(comeback), _) if self.comes_back() => comeback.next_timeout(),
             (_, Some(_)) => self.inquest.deadline(),
@@ -339,9 +352,15 @@ impl Line {
         let GivenUp { attempts, took_ns } = given_up;
         let ms = took_ns / 1_000_000;
         let tried = format!("{attempts} attempts in {ms} ms did not bring the connection back");
-        match &self.trouble {
+        let failure = match &self.trouble {
             Some(trouble) => self.explain(trouble).because(tried),
             None => Failure::new(Code::Unknown, Owner::Remote, tried),
+        };
+        match self.comeback.as_ref().map_or(0, |comeback| comeback.ignored()) {
+            0 => failure,
+            count => failure.because(format!(
+                "{count} messages of the peer spoke of connections that are none: ignored"
+            )),
         }
     }
 
@@ -375,10 +394,13 @@ impl Line {
             Some(message @ (Message::Ask(_) | Message::Evidence(_) | Message::Lives)) => {
                 self.inquest.hear(&message, &*self.endpoint, &mut self.channel, now);
             }
-            Some(Message::Refused(text)) => return Err(Refusal::parse(&text).told_by(&self.peer)),
+            Some(Message::Refused(text)) => {
+                let refusal = Refusal::parse(&text);
+                return Err(self.inquest.told(refusal, &*self.endpoint, &self.peer, now));
+            }
             Some(Message::Recovery(message, hello)) => {
                 if let Some(comeback) = &mut self.comeback {
-                    comeback.hear(now, message, hello);
+                    comeback.hear(now, message, hello, &mut *self.endpoint);
                     if !comeback.is_up() {
                         Trouble::begin(&mut self.trouble);
                     }

@@ -26,6 +26,8 @@ mod message;
 
 use std::collections::VecDeque;
 
+use crate::limits::GENERATIONS_AHEAD;
+
 pub use backoff::Backoff;
 pub use message::{Message, leads};
 
@@ -129,6 +131,8 @@ pub enum Heard {
     Noted,
     /// Something of a connection that is past: it changes nothing.
     Stale,
+    /// Something of a connection that nobody can have proposed: it changes nothing.
+    Unknown,
 }
 
 /// Where a connection stands.
@@ -475,11 +479,20 @@ impl Recovery {
                 if self.stage != Stage::Greeting || generation < self.generation {
                     return Heard::Stale;
                 }
+                if !self.can_be_proposed(generation) {
+                    return Heard::Unknown;
+                }
                 self.next = self.next.max(generation.saturating_add(1));
                 self.fail_attempt(now_ns, random, false);
                 Heard::Noted
             }
         }
+    }
+
+    /// Whether a peer that counts as this side does can have come to this number. A larger one would leave no number for the
+    /// next attempt in the end.
+    const fn can_be_proposed(&self, generation: u64) -> bool {
+        generation <= self.next.saturating_add(GENERATIONS_AHEAD)
     }
 
     fn handle_hello(&mut self, now_ns: u64, random: u64, generation: u64) -> Heard {
@@ -493,6 +506,9 @@ impl Recovery {
                 self.tell(Message::Behind { generation: self.generation });
             }
             return Heard::Stale;
+        }
+        if !self.can_be_proposed(generation) {
+            return Heard::Unknown;
         }
         match self.stage {
             Stage::Down => return Heard::Stale,

@@ -1,7 +1,7 @@
 //! Something as a whole is gone: a peer, a device, a queue. These come first, since they explain everything behind them.
 
-use super::evidence::{Peer, Symptom};
-use super::facts::Facts;
+use super::evidence::{Peer, Symptom, Told};
+use super::facts::{Facts, millis, says};
 use crate::verdict::{Code, Owner, Verdict};
 
 pub(super) fn peer_dead(facts: &Facts<'_>) -> Option<Verdict> {
@@ -12,39 +12,54 @@ pub(super) fn peer_dead(facts: &Facts<'_>) -> Option<Verdict> {
     })
 }
 
+/// The peer gave this end up, and this end knows that it stood still meanwhile.
+pub(super) fn stood_still(facts: &Facts<'_>) -> Option<Verdict> {
+    let (gap, patience) = facts.stood_still()?;
+    let summary =
+        format!("this end did not poll for {}, and {} gave it up", millis(gap), facts.peer());
+    let verdict = Verdict::new(Code::ResponderSlow, Owner::Local, summary)
+        .because(says(format!("it waits for {}", millis(patience))));
+    Some(verdict.turn("what keeps this end from polling, or the peer's timeout and retry_cnt"))
+}
+
+/// Why the peer ended the connection, as it says.
+pub(super) fn told(facts: &Facts<'_>) -> Option<Verdict> {
+    let Told { code, reason } = facts.evidence.told.as_ref()?;
+    let owner = match code {
+        // These concern what was configured, on whichever side.
+        Code::Length | Code::InvalidRequest => Owner::Config,
+        _ => Owner::Remote,
+    };
+    Some(Verdict::new(*code, owner, reason.clone()))
+}
+
 pub(super) fn device_gone(facts: &Facts<'_>) -> Option<Verdict> {
-    let end = facts
-        .has_event("DEVICE_FATAL")
-        .or_else(|| facts.failed(19).map(|_| &facts.evidence.local))?;
-    let (owner, whose) = side(facts, end);
-    let summary = format!("{whose} device failed as a whole: everything on it is lost");
-    Some(Verdict::new(Code::DeviceGone, owner, summary))
+    let summary = "device failed as a whole: everything on it is lost";
+    if facts.has_event("DEVICE_FATAL") || facts.failed(19).is_some() {
+        return Some(ours(Code::DeviceGone, summary));
+    }
+    facts.peer_has_event("DEVICE_FATAL").then(|| theirs(Code::DeviceGone, summary))
 }
 
 pub(super) fn cq_overrun(facts: &Facts<'_>) -> Option<Verdict> {
-    let counted = |is_local: bool| {
-        let moved = if is_local { facts.local("cq_overruns") } else { facts.remote("cq_overruns") };
-        (moved > 0).then_some(is_local)
-    };
-    let is_local = match facts.has_event("CQ_ERR") {
-        Some(end) => facts.is_local(end),
-        None => counted(true).or_else(|| counted(false))?,
-    };
-    let (owner, whose) = whose(is_local);
-    let summary = format!(
-        "{whose} completion queue was too small for what completed, and every queue pair on it failed"
-    );
-    let verdict = Verdict::new(Code::CqOverrun, owner, summary)
-        .because("no completion can come from a queue that overran");
-    Some(verdict.turn(facts.knob("cq_depth")))
+    let summary =
+        "completion queue was too small for what completed, and every queue pair on it failed";
+    let why = "no completion can come from a queue that overran";
+    let knob = facts.knob("cq_depth");
+    if facts.has_event("CQ_ERR") || facts.local("cq_overruns") > 0 {
+        return Some(ours(Code::CqOverrun, summary).because(why).turn(knob));
+    }
+    let counted = facts.remote("cq_overruns") > 0 && facts.can_be_a_peer_that_failed();
+    let verdict = || theirs(Code::CqOverrun, summary).because(why).turn(knob);
+    (counted || facts.peer_has_event("CQ_ERR")).then(verdict)
 }
 
 pub(super) fn srq_error(facts: &Facts<'_>) -> Option<Verdict> {
-    let end = facts.has_event("SRQ_ERR")?;
-    let (owner, whose) = side(facts, end);
-    let summary =
-        format!("{whose} shared receive queue failed, and every queue pair on it with it");
-    Some(Verdict::new(Code::SrqError, owner, summary))
+    let summary = "shared receive queue failed, and every queue pair on it with it";
+    if facts.has_event("SRQ_ERR") {
+        return Some(ours(Code::SrqError, summary));
+    }
+    facts.peer_has_event("SRQ_ERR").then(|| theirs(Code::SrqError, summary))
 }
 
 pub(super) fn data_mismatch(facts: &Facts<'_>) -> Option<Verdict> {
@@ -55,10 +70,11 @@ pub(super) fn data_mismatch(facts: &Facts<'_>) -> Option<Verdict> {
     )
 }
 
-fn side(facts: &Facts<'_>, end: &super::evidence::End) -> (Owner, &'static str) {
-    whose(facts.is_local(end))
+fn ours(code: Code, what: &str) -> Verdict {
+    Verdict::new(code, Owner::Local, format!("this end's {what}"))
 }
 
-const fn whose(is_local: bool) -> (Owner, &'static str) {
-    if is_local { (Owner::Local, "this end's") } else { (Owner::Remote, "the peer's") }
+/// What only the peer knows.
+fn theirs(code: Code, what: &str) -> Verdict {
+    Verdict::new(code, Owner::Remote, says(format!("its {what}")))
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters::Snapshot;
 use crate::limits::{TOLD_CHARS, TOLD_LINES};
+use crate::verdict::Code;
 
 /// A failure as somebody met it, and what is known of both ends.
 ///
@@ -24,12 +25,23 @@ pub struct Evidence {
     pub told_after_ns: Option<u64>,
     /// How bytes reach the peer.
     pub path: Path,
+    /// What the peer said when it ended the connection.
+    pub told: Option<Told>,
     /// Whether the peer's process lives, as its control channel or the kernel tells.
     pub peer: Peer,
     /// Messages up to so many bytes arrived, longer ones did not: the largest that arrived, the smallest that did not.
     pub sizes: Option<(u64, u64)>,
     /// How settings are called where they can be changed.
     pub knobs: Knobs,
+}
+
+/// Why the peer ended a connection, in its own words: nobody has checked them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// Its diagnosis.
+    pub code: Code,
+    /// Its sentence.
+    pub reason: String,
 }
 
 /// What was met.
@@ -195,6 +207,11 @@ pub struct End {
     pub events: Vec<String>,
     /// Receives.
     pub receives: Receives,
+    /// How often an acknowledgement of the peer was timed since the connection was made: where that is not 0, the two ends
+    /// understood each other once.
+    pub answers: Option<u64>,
+    /// How long ago a request came last that had come before, when this end was asked, nanoseconds.
+    pub duplicate_age_ns: Option<u64>,
     /// Completions that its program has not taken.
     pub completions: Option<u64>,
     /// The longest time between two looks of its poll loop, of those that are known, naps that it chose apart, nanoseconds.
@@ -213,6 +230,7 @@ impl End {
     pub fn since(mut self, start: &Self) -> Self {
         self.before = start.after.clone();
         self.qp.counters = self.qp.counters.since(&start.qp.counters);
+        self.answers = self.answers.map(|count| count.saturating_sub(start.answers.unwrap_or(0)));
         self
     }
 

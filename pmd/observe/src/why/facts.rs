@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::evidence::{End, Evidence, FaultHits, Path, Peer, Request, Symptom};
+use super::evidence::{End, Evidence, FaultHits, Path, Peer, Request, Symptom, Told};
 use crate::counters::Snapshot;
+use crate::limits::{LONG_GAP_NS, NOTICED_WITHIN_NS};
 use crate::report::Nanos;
-use crate::verdict::Verdict;
+use crate::verdict::{Code, Verdict};
 
 /// The wait for an ACK, nanoseconds: 4.096 us x 2^timeout; none for 0, which waits for ever.
 pub const fn ack_timeout_ns(timeout: u8) -> Option<u64> {
@@ -68,14 +69,74 @@ impl<'a> Facts<'a> {
         self.remote.as_ref().and_then(|delta| delta.get(name)).unwrap_or(0)
     }
 
-    /// Whether either end got the event.
-    pub(super) fn has_event(&self, name: &str) -> Option<&'a End> {
-        let got = |end: &&'a End| end.events.iter().any(|event| event == name);
-        std::iter::once(&self.evidence.local).chain(self.far()).find(got)
+    /// How far a counter of this end moved; none where it is not counted here.
+    pub(super) fn local_if_counted(&self, name: &str) -> Option<u64> {
+        self.local.get(name)
     }
 
-    pub(super) fn is_local(&self, end: &End) -> bool {
-        std::ptr::eq(end, &raw const self.evidence.local)
+    /// Whether this end got the event.
+    pub(super) fn has_event(&self, name: &str) -> bool {
+        self.evidence.local.events.iter().any(|event| event == name)
+    }
+
+    /// Whether the peer says that it got the event, and that can be why: what fails a whole peer leaves silence here, or a
+    /// failure behind another. A request that was refused, for whatever reason, was refused by a peer that worked.
+    pub(super) fn peer_has_event(&self, name: &str) -> bool {
+        self.can_be_a_peer_that_failed()
+            && self.far().is_some_and(|end| end.events.iter().any(|event| event == name))
+    }
+
+    /// Whether what was met here is what a peer leaves that failed as a whole.
+    pub(super) fn can_be_a_peer_that_failed(&self) -> bool {
+        match &self.evidence.symptom {
+            Symptom::Completion(request) => matches!(request.status, 5 | 7 | 11 | 12),
+            Symptom::Stalled { .. } | Symptom::Lost { .. } | Symptom::Event => true,
+            _ => false,
+        }
+    }
+
+    /// How long this end waited before it gave up, nanoseconds.
+    fn waited(&self) -> Option<u64> {
+        match self.evidence.symptom {
+            Symptom::Stalled { for_ns } => Some(for_ns),
+            _ => self.budget().flatten(),
+        }
+    }
+
+    /// How long before this end gave up a request came to the peer last that had come before, as the peer says, and whether
+    /// that means that requests still reach it: of those that were sent again, the last ones did. None where that is not
+    /// known.
+    pub(super) fn last_duplicate(&self) -> Option<(u64, bool)> {
+        let age = self.far()?.duplicate_age_ns?;
+        let before = age.saturating_sub(self.evidence.told_after_ns.unwrap_or(0));
+        let waited = self.waited()?;
+        Some((before, before <= waited - waited / 4))
+    }
+
+    /// How long this end itself stood still, and for how long its peer waits, if that is why the peer gave it up: for longer
+    /// than that, and until just now. The peer says in one way or another that it gave up; how long this end stood still, it
+    /// knows itself.
+    pub(super) fn stood_still(&self) -> Option<(u64, u64)> {
+        let theirs = self.far().and_then(|end| retry_budget_ns(end.qp.timeout?, end.qp.retry_cnt?));
+        let patience = match &self.evidence.told {
+            // It names what this end knows: no need to know for how long it waits.
+            Some(Told { code: Code::ResponderSlow, .. }) => {
+                Some(theirs.unwrap_or(LONG_GAP_NS).min(LONG_GAP_NS))
+            }
+            // What silence looks like from the other side.
+            Some(Told { code, .. }) => {
+                let silence = [Code::LinkDead, Code::AckPathLost, Code::RnrStall, Code::Unknown];
+                theirs.or_else(|| self.budget().flatten()).filter(|_| silence.contains(code))
+            }
+            None => {
+                let gave_up = self.far().and_then(|end| end.status) == Some(12);
+                theirs.filter(|_| gave_up && self.can_be_a_peer_that_failed())
+            }
+        }?;
+        let end = &self.evidence.local;
+        let (gap, age) = (end.gap_ns?, end.gap_age_ns?);
+        let just_now = age <= patience.saturating_add(NOTICED_WITHIN_NS);
+        (gap >= patience && just_now).then_some((gap, theirs.unwrap_or(patience)))
     }
 
     pub(super) fn is_alive(&self) -> bool {
@@ -124,6 +185,12 @@ impl<'a> Facts<'a> {
             .filter(|name| !name.is_empty())
             .unwrap_or("the peer")
     }
+}
+
+/// Something that only the peer knows, and that it may know better than it says.
+#[expect(clippy::needless_pass_by_value, reason = "lines are made to be said")]
+pub(super) fn says(line: String) -> String {
+    format!("the peer says: {line}")
 }
 
 /// `536.9 ms`
@@ -191,30 +258,37 @@ pub(super) fn with_observations(mut verdict: Verdict, facts: &Facts<'_>) -> Verd
         // The verdict says it.
         Symptom::Mismatch { .. } | Symptom::Event => {}
     }
-    let ends = [("this end", Some(&facts.evidence.local)), ("the peer", facts.far())];
-    for (whose, end) in ends {
+    if let Some(Told { code, reason }) = &facts.evidence.told {
+        verdict = verdict.because(says(format!("{code}: {reason}")));
+    }
+    // Of the peer is known what it says.
+    let own: Said = |line| line;
+    let ends = [("this end", own, Some(&facts.evidence.local)), ("the peer", says, facts.far())];
+    for (whose, said, end) in ends {
         for event in end.into_iter().flat_map(|end| &end.events) {
-            verdict = verdict.because(format!("event of {whose}: {event}{}", hint(event)));
+            verdict = verdict.because(said(format!("event of {whose}: {event}{}", hint(event))));
         }
     }
-    for (whose, delta) in [("this end", Some(&facts.local)), ("the peer", facts.remote.as_ref())] {
+    let moved = [Some(&facts.local), facts.remote.as_ref()];
+    for ((whose, said, _), delta) in ends.into_iter().zip(moved) {
         let delta = delta.map(trouble).unwrap_or_default();
         if !delta.is_empty() {
-            verdict = verdict.because(format!("counters of {whose} since the start: {delta}"));
+            let line = format!("counters of {whose} since the start: {delta}");
+            verdict = verdict.because(said(line));
         }
     }
-    for (whose, end) in ends {
+    for (whose, said, end) in ends {
         for FaultHits { rule, hits } in end.into_iter().flat_map(|end| &end.faults) {
-            verdict =
-                verdict.because(format!("fault on purpose at {whose}: `{rule}` hit {hits} frames"));
+            let line = format!("fault on purpose at {whose}: `{rule}` hit {hits} frames");
+            verdict = verdict.because(said(line));
         }
         for entry in end.into_iter().flat_map(|end| &end.journal) {
-            verdict = verdict.because(format!("journal of {whose}: {entry}"));
+            verdict = verdict.because(said(format!("journal of {whose}: {entry}")));
         }
     }
     if let Some(waiting) = facts.far().and_then(|end| end.completions).filter(|count| *count > 0) {
-        verdict = verdict
-            .because(format!("completions that the peer's program has not taken: {waiting}"));
+        let line = format!("completions that the peer's program has not taken: {waiting}");
+        verdict = verdict.because(says(line));
     }
     if facts.far().is_none() && !verdict.is_ok() {
         verdict = verdict.because(match facts.evidence.peer {
@@ -229,6 +303,9 @@ pub(super) fn with_observations(mut verdict: Verdict, facts: &Facts<'_>) -> Verd
     }
     verdict
 }
+
+/// How a line is put: as it is, or as hearsay.
+type Said = fn(String) -> String;
 
 /// Where an event tells to look.
 fn hint(event: &str) -> &'static str {

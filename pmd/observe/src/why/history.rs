@@ -72,6 +72,8 @@ impl Half {
             end = Some(End { qp, ..End::default() });
         }
         let mut end = end?;
+        // It counts from when that end told, which is not known.
+        end.duplicate_age_ns = None;
         complete(&mut end, &self.records);
         Some(end)
     }

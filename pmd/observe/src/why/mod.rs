@@ -14,7 +14,7 @@ mod silence;
 
 pub use evidence::{
     End, Evidence, FaultHits, Knobs, Opcode, Path, Peer, Qp, Receives, Request, Right, Symptom,
-    Transition,
+    Told, Transition,
 };
 pub use facts::{ack_timeout_ns, retry_budget_ns};
 pub use history::{Half, attributes_of, evidence_of, trouble};
@@ -27,6 +27,8 @@ type Rule = fn(&Facts<'_>) -> Option<Verdict>;
 /// In this order.
 const RULES: &[Rule] = &[
     broken::data_mismatch,
+    broken::stood_still,
+    broken::told,
     broken::device_gone,
     broken::peer_dead,
     broken::cq_overrun,

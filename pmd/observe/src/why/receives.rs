@@ -1,13 +1,17 @@
 //! The peer answered that it has no receive: alive, but nothing to put it into.
 
 use super::evidence::Symptom;
-use super::facts::Facts;
+use super::facts::{Facts, says};
 use crate::report::Nanos;
 use crate::verdict::{Code, Owner, Verdict};
 
 /// Whether it was receives that were missing: status 13, or RNR NAKs behind a standstill.
 fn lacks_receives(facts: &Facts<'_>) -> bool {
-    let waited = facts.local("rnr_nak_retry_err") > 0 || facts.remote("out_of_buffer") > 0;
+    // This end has heard of it, if it counts that; else only the peer knows.
+    let waited = match facts.local_if_counted("rnr_nak_retry_err") {
+        Some(heard) => heard > 0,
+        None => facts.remote("out_of_buffer") > 0,
+    };
     match facts.evidence.symptom {
         Symptom::Completion(ref request) => request.status == 13,
         Symptom::Stalled { .. } => waited,
@@ -29,7 +33,10 @@ pub(super) fn srq_dry(facts: &Facts<'_>) -> Option<Verdict> {
             facts.peer()
         );
         Verdict::new(Code::SrqDry, Owner::Remote, summary)
-            .because(format!("messages that found it empty: {}", facts.remote("out_of_buffer")))
+            .because(says(format!(
+                "messages that found it empty: {}",
+                facts.remote("out_of_buffer")
+            )))
             .turn("depth of the shared receive queue, its limit, and how soon receives are posted again")
     })
 }
@@ -40,9 +47,9 @@ pub(super) fn no_receives(facts: &Facts<'_>) -> Option<Verdict> {
     let never = facts.far().is_some_and(|end| end.receives.posted == Some(0));
     (lacks_receives(facts) && !stalls && (never || lost)).then(|| {
         let summary = if never {
-            format!("messages reach {}, which never posted a receive", facts.peer())
+            format!("messages reach {}, which says that it never posted a receive", facts.peer())
         } else {
-            format!("messages reach {}, which has no receive posted", facts.peer())
+            format!("messages reach {}, which says that it has no receive posted", facts.peer())
         };
         Verdict::new(Code::NoReceives, Owner::Remote, summary)
             .turn("receives at the peer: post them in INIT, before it can be reached")
@@ -80,7 +87,8 @@ pub(super) fn rnr_stall(facts: &Facts<'_>) -> Option<Verdict> {
         );
         let verdict = Verdict::new(Code::RnrStall, Owner::Remote, summary);
         let never = facts.far().is_some_and(|end| end.receives.posted == Some(0));
-        let verdict = if never { verdict.because("it never posted one") } else { verdict };
+        let verdict =
+            if never { verdict.because(says("it never posted one".into())) } else { verdict };
         verdict.turn(knob)
     })
 }

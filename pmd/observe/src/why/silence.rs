@@ -2,7 +2,7 @@
 //! counters tell.
 
 use super::evidence::{End, Peer, Symptom};
-use super::facts::{Facts, millis};
+use super::facts::{Facts, millis, says};
 use crate::verdict::{Code, Owner, Verdict};
 
 fn is_silent(facts: &Facts<'_>) -> bool {
@@ -31,10 +31,15 @@ fn silent(facts: &Facts<'_>, code: Code, owner: Owner, summary: impl Into<String
     verdict
 }
 
+/// Whether the two ends have understood each other on this connection: then they agree on what both must know.
+fn understood(facts: &Facts<'_>) -> bool {
+    facts.evidence.local.answers.is_some_and(|answers| answers > 0)
+}
+
 pub(super) fn roce_version(facts: &Facts<'_>) -> Option<Verdict> {
     let (ours, theirs) =
         (facts.evidence.local.qp.gid_type.as_ref()?, facts.far()?.qp.gid_type.as_ref()?);
-    (is_silent(facts) && ours != theirs).then(|| {
+    (is_silent(facts) && !understood(facts) && ours != theirs).then(|| {
         let summary = format!("this end sends RoCE {ours}, and the peer expects {theirs}");
         let index =
             |end: &End| end.qp.sgid_index.map_or_else(|| "?".into(), |index| index.to_string());
@@ -61,7 +66,7 @@ pub(super) fn qkey(facts: &Facts<'_>) -> Option<Verdict> {
             shown(theirs)
         );
         silent(facts, Code::QkeyMismatch, Owner::Config, summary)
-            .because(format!("dropped for it at the peer: {counted}"))
+            .because(says(format!("dropped for it: {counted}")))
             .turn("qkey")
     })
 }
@@ -69,15 +74,15 @@ pub(super) fn qkey(facts: &Facts<'_>) -> Option<Verdict> {
 /// S1-24 and S1-69: both ends must start from the same number.
 pub(super) fn psn(facts: &Facts<'_>) -> Option<Verdict> {
     let (sends, expects) = (facts.evidence.local.qp.sq_psn?, facts.far()?.qp.rq_psn?);
-    (is_silent(facts) && sends != expects).then(|| {
+    (is_silent(facts) && !understood(facts) && sends != expects).then(|| {
         let summary =
             format!("this end sends from PSN {sends:#x} on, and the peer expects {expects:#x}");
         silent(facts, Code::PsnMismatch, Owner::Config, summary)
-            .because(format!("out_of_sequence of the peer: {}", facts.remote("out_of_sequence")))
-            .because(format!(
-                "duplicate_request of the peer: {}",
+            .because(says(format!(
+                "out_of_sequence={} duplicate_request={}",
+                facts.remote("out_of_sequence"),
                 facts.remote("duplicate_request")
-            ))
+            )))
             .turn("sq_psn of this end, rq_psn of the peer")
     })
 }
@@ -101,7 +106,7 @@ pub(super) fn peer_not_ready(facts: &Facts<'_>) -> Option<Verdict> {
             None => format!("{} has no queue pair that takes what is sent to it", facts.peer()),
         };
         silent(facts, Code::PeerNotReady, Owner::Remote, summary)
-            .because(format!("frames dropped there for its state: {dropped}"))
+            .because(says(format!("frames dropped for its state: {dropped}")))
             .turn("take the peer's queue pair to RTR before this end sends")
     })
 }
@@ -148,9 +153,11 @@ pub(super) fn responder_slow(facts: &Facts<'_>) -> Option<Verdict> {
     let paused = budget.zip(gap).filter(|(budget, gap)| gap >= budget);
     let peer = facts.evidence.peer;
     let stands = match paused {
-        Some((budget, gap)) => {
-            format!("its poll loop stood for {}, the budget is {}", millis(gap), millis(budget))
-        }
+        Some((budget, gap)) => says(format!(
+            "its poll loop stood for {}, the budget is {}",
+            millis(gap),
+            millis(budget)
+        )),
         None if peer == Peer::Stopped => {
             "its process lives, and nothing in it answers: it was stopped, or has no core".into()
         }
@@ -169,17 +176,20 @@ pub(super) fn responder_slow(facts: &Facts<'_>) -> Option<Verdict> {
     Some(verdict.turn(facts.knob("timeout")))
 }
 
-/// The peer has seen requests more than once: they arrive, and its answers do not.
+/// The peer has seen requests more than once up to the end: they arrive, and its answers do not. Where the last that it saw
+/// came long before this end gave up, those that were sent since did not arrive either.
 pub(super) fn ack_path_lost(facts: &Facts<'_>) -> Option<Verdict> {
     let again = facts.remote("duplicate_request");
-    let lost = is_silent(facts) && again > 0 && !facts.is_shared_memory();
+    let sent_again = facts.local_if_counted("local_ack_timeout_err") != Some(0);
+    let arrive = facts.last_duplicate().is_none_or(|(_, arrive)| arrive);
+    let lost = is_silent(facts) && again > 0 && sent_again && arrive && !facts.is_shared_memory();
     lost.then(|| {
         let summary = format!(
             "requests arrive at {} more than once, and its acknowledgements do not come back",
             facts.peer()
         );
         silent(facts, Code::AckPathLost, Owner::Fabric, summary)
-            .because(format!("requests that it had seen before: {again}"))
+            .because(says(format!("requests that it had seen before: {again}")))
             .turn(facts.knob("timeout"))
     })
 }
@@ -201,9 +211,16 @@ pub(super) fn link_dead(facts: &Facts<'_>) -> Option<Verdict> {
             "nothing passes to the peer within the retry budget"
         };
         let verdict = silent(facts, Code::LinkDead, Owner::Fabric, summary);
-        let verdict = match known {
-            true => verdict.because("no request arrived there a second time"),
-            false => verdict,
+        let again = facts.remote("duplicate_request");
+        let verdict = match facts.last_duplicate().filter(|_| again > 0) {
+            Some((before, _)) => verdict.because(says(format!(
+                "a request that it had seen before came last {} before this end gave up",
+                millis(before)
+            ))),
+            None if known && again == 0 => {
+                verdict.because(says("no request arrived a second time".into()))
+            }
+            None => verdict,
         };
         verdict.turn(facts.knob("timeout"))
     })

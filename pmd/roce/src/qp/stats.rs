@@ -18,6 +18,8 @@ pub struct QpStats {
     pub ack_round_trip: Histogram,
     /// How long the peer asked to wait for a receive, each time.
     pub rnr_wait: Histogram,
+    /// When a request last came that had come before, to the accuracy of [`since`](Self::since).
+    pub last_duplicate: Option<Instant>,
     /// The state it is in.
     pub state: QpState,
     /// Since when it is in this state, to the accuracy of the readings of the clock that the engine is
@@ -56,6 +58,7 @@ pub(crate) struct Book {
     pub(crate) counters: QpCounters,
     pub(crate) rnr_wait: Histogram,
     ack_round_trip: Histogram,
+    last_duplicate: Option<Instant>,
     probe: Option<Probe>,
     since: Instant,
     starts: u32,
@@ -68,6 +71,7 @@ impl Book {
             counters: QpCounters::default(),
             rnr_wait: Histogram::default(),
             ack_round_trip: Histogram::default(),
+            last_duplicate: None,
             probe: None,
             since: now,
             starts: 0,
@@ -89,6 +93,11 @@ impl Book {
         self.probe.get_or_insert(Probe { upto, sent: now });
     }
 
+    /// A request came that had come before.
+    pub(crate) const fn duplicated(&mut self, now: Instant) {
+        self.last_duplicate = Some(now);
+    }
+
     /// Packets are sent again: an answer would not tell to which of them.
     pub(crate) const fn sent_again(&mut self) {
         self.probe = None;
@@ -107,7 +116,9 @@ impl Book {
     }
 
     pub(crate) fn stats(&self, state: QpState) -> QpStats {
-        let Self { counters, rnr_wait, ack_round_trip, since, starts, dwell, .. } = *self;
-        QpStats { counters, ack_round_trip, rnr_wait, state, since, starts, dwell }
+        let Self {
+            counters, rnr_wait, ack_round_trip, last_duplicate, since, starts, dwell, ..
+        } = *self;
+        QpStats { counters, ack_round_trip, rnr_wait, last_duplicate, state, since, starts, dwell }
     }
 }

@@ -10,6 +10,7 @@ use crate::wire::{DropReason, Operation, Packet};
 /// atomics are answered with the result of the first time.
 pub(super) fn handle(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Result<(), DropReason> {
     tally!(qp, dev, duplicate_request);
+    qp.book.duplicated(dev.now);
     let bth = &packet.headers.bth;
     let replies = &mut qp.responder.replies;
     let known = match (bth.opcode.operation(), packet.headers.reth) {

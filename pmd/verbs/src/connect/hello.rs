@@ -96,7 +96,23 @@ pub struct Hello {
     pub private: Vec<u8>,
 }
 
+/// The process and the device that a hello speaks for: they stay while a connection does, whatever becomes of its queue
+/// pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speaker {
+    transport: Transport,
+    host: HostId,
+    pid: u32,
+    nonce: Option<Nonce>,
+}
+
 impl Hello {
+    /// Who says it.
+    pub fn speaker(&self) -> Speaker {
+        let Self { transport, host, pid, nonce, .. } = *self;
+        Speaker { transport, host, pid, nonce }
+    }
+
     /// As bytes for a channel.
     ///
     /// # Panics

@@ -15,7 +15,7 @@ mod path;
 pub use channel::{Channel, Connecting, FOREIGN, channel_pair, connect};
 pub use pmd_wire::shm::Nonce;
 
-pub use hello::{HELLO_VERSION, Hello, HostId, PathWish, Role};
+pub use hello::{HELLO_VERSION, Hello, HostId, PathWish, Role, Speaker};
 pub use listener::{Listener, listen};
 pub use lobby::oldest_of_most;
 pub use message::Message;

@@ -26,7 +26,7 @@ use super::{
     Caps, ConnectError, Endpoint, EndpointEvent, Local, LocalKey, MemoryError, Op, Outcome,
     Reconnect, Remote, RemoteKey, RemoteRef, Rights, Settled, StatusDetail, SubmitError, Token,
 };
-use crate::connect::Hello;
+use crate::connect::{Hello, Speaker};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::evidence::failed_request;
@@ -117,6 +117,8 @@ pub struct QueuePairEndpoint {
     pub(super) options: EndpointOptions,
     /// What this side last told the peer about itself.
     pub(super) hello: Hello,
+    /// Which process the peer is, once it was met.
+    pub(super) peer: Option<Speaker>,
     caps: Caps,
     /// What is in flight: no more than the depth, whatever the queues have room for, so that the completion queue holds
     /// what can complete.
@@ -167,6 +169,7 @@ impl QueuePairEndpoint {
             qp,
             options: *options,
             hello,
+            peer: None,
             caps,
             account,
             ended: VecDeque::new(),

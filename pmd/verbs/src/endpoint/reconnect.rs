@@ -60,6 +60,9 @@ pub trait Reconnect {
     /// What the peer must know to reach the queue pair.
     fn hello(&self) -> Vec<u8>;
 
+    /// Whether this is a hello of the peer that this side was connected to.
+    fn is_of_the_peer(&self, hello: &[u8]) -> bool;
+
     /// To RTR, toward the peer whose hello this is.
     ///
     /// # Errors
@@ -138,6 +141,7 @@ impl QueuePairEndpoint {
         }
         self.qp.modify(by, &rtr, mask)?;
         let shares_memory = path.link.is_some();
+        self.peer.get_or_insert_with(|| peer.speaker());
         self.connected(shares_memory);
         Ok(shares_memory)
     }
@@ -221,6 +225,11 @@ impl Reconnect for QueuePairEndpoint {
         self.hello.encode()
     }
 
+    fn is_of_the_peer(&self, hello: &[u8]) -> bool {
+        let speaker = Hello::decode(hello).map(|hello| hello.speaker());
+        speaker.is_ok_and(|speaker| self.peer.is_none_or(|peer| peer == speaker))
+    }
+
     fn rtr(&mut self, peer: &[u8]) -> Result<(), ConnectError> {
         self.enter_rtr(By::Recovery, &Hello::decode(peer)?).map(|_| ())
     }
@@ -261,6 +270,37 @@ mod tests {
             seal: Seal::Data,
         };
         Arc::new(Region::create(&spec).expect("a page of memory"))
+    }
+
+    /// A peer comes back as itself, on whichever queue pair and address; nobody else comes in its place.
+    #[test]
+    fn only_the_peer_that_was_met_comes_back() {
+        let device =
+            Device::open(&DeviceConfig { lcores: 2, ..DeviceConfig::default() }).expect("a device");
+        let cxs = [0, 1].map(|lcore| device.context(lcore).expect("its lcore"));
+        let options = EndpointOptions::default();
+        let [mut a, mut b] = [0, 1].map(|at| cxs[at].prepare(&options).expect("an endpoint"));
+        b.connect(&a.hello(b"")).expect("asked");
+        a.connect(&b.hello(b"")).expect("answered");
+        let met = Hello::decode(&b.hello(b"")).expect("its own hello");
+        let steps = a.endpoint.reconnect().expect("it comes back");
+        let again = Hello { qpn: Qpn::new(77), psn: pmd_roce::ids::Psn::new(5), ..met.clone() };
+        assert!(steps.is_of_the_peer(&met.encode()) && steps.is_of_the_peer(&again.encode()));
+        let another = [
+            Hello { pid: met.pid + 1, ..met.clone() },
+            Hello { nonce: None, ..met.clone() },
+            Hello { transport: Transport::Uc, ..met.clone() },
+            Hello {
+                host: crate::connect::HostId { uid: met.host.uid + 1, ..met.host },
+                ..met.clone()
+            },
+        ];
+        for hello in another {
+            assert!(!steps.is_of_the_peer(&hello.encode()), "{hello:?}");
+        }
+        for garbage in [&b""[..], b"SPWH", &met.encode()[1..]] {
+            assert!(!steps.is_of_the_peer(garbage));
+        }
     }
 
     /// E-23, S3-32: a send queue that failed alone (SQE) takes nothing until it has drained, keeps its receives, and goes back
