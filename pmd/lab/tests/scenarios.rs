@@ -175,8 +175,15 @@ fn a_record_is_replayed_exactly() {
         let altered = record.replacen(" turn\n", " tern\n", 1);
         assert!(matches!(
             Tape::from_text(&altered).unwrap().replay(),
-            Err(TapeError::Differs { .. })
+            Err(TapeError::Differs { is_damaged: true, .. })
         ));
+        let head = record.split_once(",\"scenario\"").unwrap().0;
+        let (before, sum) = head.rsplit_once(':').unwrap();
+        let other = if sum == "1" { "2" } else { "1" };
+        let altered = record.replacen(head, &format!("{before}:{other}"), 1);
+        assert!(matches!(Tape::from_text(&altered).unwrap().replay(), Err(TapeError::Damaged(_))));
+        let shorter = record.trim_end().rsplit_once('\n').unwrap().0;
+        assert!(matches!(Tape::from_text(shorter), Err(TapeError::Damaged(_))));
     }
     assert!(matches!(Tape::from_text("{}"), Err(TapeError::Format(_))));
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::format::{Ending, Kind, PartHead};
+use crate::format::{Ending, Kind, PART_HEAD, PartHead};
 use crate::limits::{MAX_ENGINES, MAX_NOTES, MAX_PART, MAX_TEXT};
 
 /// A record that engines write to. What cannot be written ends it, never the run.
@@ -216,9 +216,7 @@ impl Recording {
         if output.ending != Ending::Open {
             return;
         }
-        let part = PartHead { kind, engine, len: bytes.len() };
-        let head = part.bytes();
-        let after = output.bytes + (head.len() + bytes.len()) as u64;
+        let after = output.bytes + (PART_HEAD + bytes.len()) as u64;
         if after > self.limit {
             let reason = format!("it has reached its limit of {} bytes", self.limit);
             return self.end(output, Ending::Cut(reason));
@@ -227,6 +225,7 @@ impl Recording {
             let reason = format!("an input of {} bytes is longer than it takes", bytes.len());
             return self.end(output, Ending::Cut(reason));
         }
+        let head = PartHead::new(kind, engine, bytes).bytes();
         let place = &mut output.place;
         match place.append(&head).and_then(|()| place.append(bytes)) {
             Ok(()) => output.bytes = after,

@@ -35,6 +35,8 @@ pub struct Replay {
     pub ending: Ending,
     /// Whether its last part is torn, as a process leaves it that is killed while it writes.
     pub is_torn: bool,
+    /// Where the first part begins whose checksum is not that of its bytes: they were played, and are not what was written.
+    pub damaged: Option<u64>,
     /// Words about the run.
     pub notes: Vec<String>,
     /// Its engines.
@@ -42,7 +44,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Whether everything came as it is on record.
+    /// Whether everything came as it is on record; that the record is the one that was written, [`Self::damaged`] tells.
     pub fn is_equal(&self) -> bool {
         self.engines.iter().all(|engine| engine.difference.is_none())
     }
@@ -112,7 +114,7 @@ pub fn replay(mut from: impl Read) -> Result<Replay, ReplayError> {
     let head: [u8; HEAD] = head.try_into().map_err(|_| ReplayError::Format("it is too short"))?;
     let ending = Ending::of(&head).map_err(ReplayError::Format)?;
     let mut player = Player { notes: Vec::new(), actors: Vec::new(), room: REPLAY_BYTES };
-    let (mut at, mut bytes) = (HEAD as u64, Vec::new());
+    let (mut at, mut bytes, mut spoilt) = (HEAD as u64, Vec::new(), None);
     let is_torn = loop {
         bytes.clear();
         from.by_ref().take(PART_HEAD as u64).read_to_end(&mut bytes)?;
@@ -126,11 +128,14 @@ pub fn replay(mut from: impl Read) -> Result<Replay, ReplayError> {
         if bytes.len() < part.len {
             break true;
         }
+        if !part.is_of(&bytes) {
+            spoilt = spoilt.or(Some(at));
+        }
         player.part(part, &bytes).map_err(damaged)?;
         at += (PART_HEAD + part.len) as u64;
     };
     let engines = player.actors.into_iter().map(Actor::into_replay).collect();
-    Ok(Replay { ending, is_torn, notes: player.notes, engines })
+    Ok(Replay { ending, is_torn, damaged: spoilt, notes: player.notes, engines })
 }
 
 struct Player {

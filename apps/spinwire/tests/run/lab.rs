@@ -61,6 +61,7 @@ fn what_is_not_met_is_1_and_what_is_refused_is_2() {
     fs::write(path("b.tape"), tape).unwrap();
     let output = spinwire(&["lab", "replay", &path("b.tape")]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("on record: 0 0 twist"), "{}", text(&output.stderr));
+    let told = text(&output.stderr);
+    assert!(told.contains("on record: 0 0 twist") && told.contains("is damaged"), "{told}");
     fs::remove_dir_all(&folder).unwrap();
 }

@@ -78,6 +78,8 @@ fn b4_a_pipeline_replays_exactly() {
             fs::write(folder.join("altered.rec"), altered).unwrap();
             let (code, report) = replay(&folder.join("altered.rec"));
             assert_eq!(code, Some(1), "{report}");
+            let damaged = number(&report["damaged_at"]);
+            assert!(damaged > 0 && damaged < bytes.len() as u64 / 2, "{report}");
             let engines = report["engines"].as_array().unwrap();
             let found = engines.iter().find(|engine| engine["equal"] == false).unwrap();
             let difference = &found["difference"];
@@ -87,6 +89,8 @@ fn b4_a_pipeline_replays_exactly() {
             let output = spinwire(&["lab", "replay", text(&folder.join("altered.rec"))]);
             let told = String::from_utf8(output.stdout).unwrap();
             assert!(told.contains("\n  input ") && told.contains(" differs: "), "{told}");
+            let says = format!("the record is damaged at byte {damaged}: the checksum");
+            assert!(told.contains(&says), "{told}");
         }
     }
 }
