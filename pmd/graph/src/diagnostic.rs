@@ -203,9 +203,11 @@ impl Diagnostic {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
         };
-        let mut group = Group::with_title(level.primary_title(&self.content.title));
+        let title = normalize_untrusted_str(&self.content.title);
+        let mut group = Group::with_title(level.primary_title(title));
         for (source, snippet) in self.snippets(sources) {
-            group = group.element(snippet.path(&sources.sources[source].name));
+            let name = normalize_untrusted_str(&sources.sources[source].name);
+            group = group.element(snippet.path(name));
         }
         for note in &self.content.notes {
             group = group.element(Level::NOTE.message(normalize_untrusted_str(note)));
@@ -254,7 +256,8 @@ impl Diagnostic {
         let primary = self.content.at.iter().map(|place| (AnnotationKind::Primary, place));
         let context = self.content.context.iter().map(|place| (AnnotationKind::Context, place));
         for (kind, (span, label)) in primary.chain(context) {
-            let annotation = kind.span(span.start..span.end).label(label.as_str());
+            let label = normalize_untrusted_str(label);
+            let annotation = kind.span(span.start..span.end).label(label);
             match snippets.iter().position(|(source, _)| *source == span.source) {
                 Some(at) => {
                     let (source, snippet) = snippets.remove(at);

@@ -130,7 +130,9 @@ impl Table {
     /// # Panics
     /// Where the number of cells is not the number of columns.
     pub fn row<C: Into<String>>(&mut self, cells: impl IntoIterator<Item = C>) {
-        let cells: Vec<String> = cells.into_iter().map(Into::into).collect();
+        // A cell is part of one line, whatever is in it.
+        let cell = |cell: C| cell.into().replace(['\n', '\r', '\t'], " ");
+        let cells: Vec<String> = cells.into_iter().map(cell).collect();
         assert_eq!(cells.len(), self.columns.len(), "a cell for every column");
         self.rows.push(cells);
     }

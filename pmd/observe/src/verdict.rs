@@ -181,11 +181,13 @@ impl fmt::Display for Verdict {
         if !self.is_ok() {
             write!(f, " (owner: {})", self.owner)?;
         }
-        write!(f, "\n  {}", self.summary)?;
+        // Words of a peer may have lines, and none of them begins as ours do.
+        let inner = |text: &str| text.replace('\n', "\n    ");
+        write!(f, "\n  {}", inner(&self.summary))?;
         for fact in &self.evidence {
-            write!(f, "\n  - {fact}")?;
+            write!(f, "\n  - {}", inner(fact))?;
         }
-        self.knob.iter().try_for_each(|knob| write!(f, "\n  turn: {knob}"))
+        self.knob.iter().try_for_each(|knob| write!(f, "\n  turn: {}", inner(knob)))
     }
 }
 

@@ -3,6 +3,7 @@
 //! Results go to stdout, everything else to stderr; the exit code says how it ended.
 
 mod bar;
+mod harmless;
 mod overwrite;
 mod pipeline;
 mod record;
@@ -23,6 +24,7 @@ use tracing_subscriber::EnvFilter;
 use crate::config::units::parse_time;
 use crate::registry::Registry;
 
+pub use harmless::harmless;
 pub use pipeline::{Pipeline, colour, open, print, tell};
 pub use record::{Record, RecordTo, of_part};
 pub use stderr::say;

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use pmd_lcore::topology::TopologyError;
 
+use super::harmless::harmless;
+use super::stderr::say_as_it_is;
 use super::{Exit, say};
 use crate::config::Config;
 use crate::cores::{self, CpuClaims};
@@ -99,7 +101,13 @@ pub fn tell(report: &Report, what: &str) {
     if report.diagnostics.is_empty() {
         return;
     }
-    say(format_args!("{}\n", report.render(colour())));
+    if colour() {
+        // The colours are escapes, and all others were replaced but those of one character.
+        let one = |c: char| ('\u{7f}'..='\u{9f}').contains(&c);
+        say_as_it_is(report.render(true).replace(one, "\u{fffd}") + "\n");
+    } else {
+        say(format_args!("{}\n", report.render(false)));
+    }
     match report.errors() {
         0 => {}
         1 => say(format_args!("error: the {what} is refused")),
@@ -112,13 +120,13 @@ pub fn colour() -> bool {
     io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Writes a result to stdout.
+/// Writes a result to stdout, harmless to a terminal.
 ///
 /// # Errors
 /// When stdout does not take it.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(harmless(text).as_bytes())?;
     out.flush()
 }
 
