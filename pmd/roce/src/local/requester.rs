@@ -5,6 +5,8 @@
 //! without credit is not pushed. Errors, retries and their counters are those of packets: silence
 //! uses up `retry_cnt` timeouts, a missing receive `rnr_retry` waits.
 
+use core::time::Duration;
+
 use super::attempt::{Attempt, Step, credits, listens, wait_for_receive};
 use super::lane::Lanes;
 use super::{LocalPeer, PublishedQp, Target, page};
@@ -12,6 +14,7 @@ use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
 use crate::ids::{LinkId, PdId, Psn, Qpn};
+use crate::limits::{LONG_MESSAGE, SLOWEST_COPY};
 use crate::memory::Memory;
 use crate::qp::sq::{SendWqe, Stage};
 use crate::qp::state::QpState;
@@ -211,8 +214,18 @@ pub(crate) fn finish<M: Memory, C: CqSink>(
 fn start_timer(qp: &mut Qp, dev: &mut Device, taken: u64) {
     qp.local.taken = taken;
     match ack_timeout(qp.attr.timeout) {
-        Some(timeout) => dev.timers.after(qp.slot, timeout),
+        Some(timeout) => dev.timers.after(qp.slot, timeout.saturating_add(copying(qp))),
         None => dev.timers.clear(qp.slot),
+    }
+}
+
+/// The time that the peer needs for the bytes of the oldest message: it copies all of them before it takes the record, where
+/// packets are acknowledged one by one.
+#[inline]
+fn copying(qp: &Qp) -> Duration {
+    match qp.sq.head() {
+        Some(wqe) if wqe.len >= LONG_MESSAGE => SLOWEST_COPY.saturating_mul(wqe.len / LONG_MESSAGE),
+        _ => Duration::ZERO,
     }
 }
 

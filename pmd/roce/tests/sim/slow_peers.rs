@@ -112,3 +112,24 @@ fn a_target_that_is_gone_is_not_waited_for() {
     assert!((8.3..8.6).contains(&elapsed), "{elapsed} ms");
     assert_eq!(pair.a.state(world), QpState::Rts, "the other connection goes on");
 }
+
+/// A long message is one copy, during which the peer takes no record: it has time for its bytes, and not for ever.
+#[test]
+fn a_long_message_has_time_for_its_bytes() {
+    const LONG: usize = 16 << 20;
+    for (delay, expected) in [(10, OK), (60, WcStatus::RetryExc)] {
+        // One ACK timeout of 1.05 ms is all that a short message has.
+        let plan = QpPlan { timeout: 8, retry_cnt: 0, ..QpPlan::rc() };
+        let mut pair = Pair::new(9, Path::Shared, plan);
+        let Pair { world, a, b, .. } = &mut pair;
+        let into = world.register(b.host(), b.side.plan.pd, LONG, crate::harness::ALL);
+        let len = u32::try_from(LONG).unwrap();
+        b.try_recv(world, 50, &[into.sge(0, len)]).unwrap();
+        // The peer gets at the bytes of a region that it does not know yet only after so long.
+        world.set_map_delay(Duration::from_millis(delay));
+        let from = world.register(a.host(), a.side.plan.pd, LONG, crate::harness::ALL);
+        a.try_post(world, 1, SendOp::Send, &[from.sge(0, len)]).unwrap();
+        assert_eq!(a.statuses(world, 1), [(1, expected)], "{delay} ms");
+        assert_eq!(a.counters(world).local_ack_timeout_err, u64::from(expected != OK));
+    }
+}
