@@ -124,7 +124,7 @@ impl Disturbance {
 
     /// The wire of an lcore with what wraps it: faults outside, so that the capture shows what
     /// really passes. `own` is the device's address: what its lcores send each other passes two
-    /// wires, and is hit at the first.
+    /// wires, and is hit and captured at the first.
     pub(crate) fn wrap(
         &self,
         wire: Box<dyn Wire>,
@@ -133,7 +133,8 @@ impl Disturbance {
     ) -> Box<dyn Wire> {
         let wire = match &self.capture {
             Some(capture) => {
-                Box::new(Tap::new(wire, capture, &format!("lcore{lcore}"), self.epoch_ns))
+                let tap = Tap::new(wire, capture, &format!("lcore{lcore}"), self.epoch_ns);
+                Box::new(tap.beside(own))
             }
             None => wire,
         };

@@ -27,6 +27,8 @@ use pcapng::Direction;
 pub struct Tap<W> {
     inner: W,
     recorder: Recorder,
+    /// The address whose frames another tap of the capture has written when they left.
+    own: Option<IpAddr>,
 }
 
 impl<W: Wire> Tap<W> {
@@ -44,7 +46,14 @@ impl<W: Wire> Tap<W> {
             buffer,
             frames: 0,
         };
-        Self { inner, recorder }
+        Self { inner, recorder, own: None }
+    }
+
+    /// Leaves out what arrives from `own`, unless it is dropped: every sender at that address has a tap of the same capture,
+    /// so that a frame between two of them is there once.
+    #[must_use]
+    pub fn beside(self, own: Option<IpAddr>) -> Self {
+        Self { own, ..self }
     }
 
     /// The wire inside.
@@ -124,7 +133,7 @@ impl Drop for Recorder {
 
 impl<W: Wire> Wire for Tap<W> {
     fn rx_burst(&mut self, now_ns: u64, handle: &mut RxHandler<'_>) -> usize {
-        let recorder = &mut self.recorder;
+        let (recorder, own) = (&mut self.recorder, self.own);
         recorder.now_ns = now_ns;
         self.inner.rx_burst(now_ns, &mut |frame| {
             let verdict = handle(frame);
@@ -132,7 +141,9 @@ impl<W: Wire> Wire for Tap<W> {
                 IpId::Exact(id) => id,
                 IpId::Likely(_) => verdict.ip_id,
             };
-            recorder.record(Direction::In, &frame.flow, ip_id, frame.payload, verdict.dropped);
+            if own != Some(frame.flow.src) || verdict.dropped.is_some() {
+                recorder.record(Direction::In, &frame.flow, ip_id, frame.payload, verdict.dropped);
+            }
             verdict
         })
     }

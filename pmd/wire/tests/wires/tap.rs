@@ -146,6 +146,40 @@ fn both_directions_are_recorded_with_headers_that_satisfy_the_icrc() {
     }
 }
 
+/// Two lcores of one address share a capture: what one sends the other is there once, and a second time where it is
+/// dropped.
+#[test]
+fn a_frame_between_two_taps_of_one_address_is_there_once() {
+    let file = Scratch::new("once");
+    let capture = Capture::create(&file.0).unwrap();
+    let (own, other) = (ip("10.0.0.1"), ip("10.0.0.2"));
+    let (a_wire, b_wire) = memory::pair(own, own, 8);
+    let mut a_tap = Tap::new(a_wire, &capture, "lc0", EPOCH_NS).beside(Some(own));
+    let mut b_tap = Tap::new(b_wire, &capture, "lc1", EPOCH_NS).beside(Some(own));
+    for psn in 0..2 {
+        assert!(send(&mut a_tap, &flow(own, own), 0x11, psn, 84));
+    }
+    a_tap.flush(1);
+    b_tap.rx_burst(2, &mut |frame| match psn_of(frame.payload) {
+        1 => RxVerdict { ip_id: 1, dropped: Some("icrc"), rest: 0 },
+        _ => accept(&frame),
+    });
+    drop((a_tap, b_tap));
+    let records = read(&file.0);
+    let seen = records.iter().map(|record| (record.outbound, psn_of(&record.payload)));
+    assert_eq!(seen.collect::<Vec<_>>(), [(true, 0), (true, 1), (false, 1)]);
+    // What comes from elsewhere is there when it arrives.
+    let file = Scratch::new("elsewhere");
+    let capture = Capture::create(&file.0).unwrap();
+    let (mut far, near) = memory::pair(other, own, 8);
+    let mut near = Tap::new(near, &capture, "lc0", EPOCH_NS).beside(Some(own));
+    assert!(send(&mut far, &flow(other, own), 0x11, 7, 84));
+    far.flush(1);
+    near.rx_burst(2, &mut |frame| accept(&frame));
+    drop(near);
+    assert_eq!(read(&file.0).len(), 1);
+}
+
 /// A socket hides the identification, so what is recorded is what the receiver found.
 #[test]
 fn a_received_frame_is_recorded_with_the_identification_that_was_found() {
