@@ -570,10 +570,15 @@ impl Endpoint for QueuePairEndpoint {
         self.closed = true;
         self.failed.get_or_insert_with(|| "closed".into());
         let drain = self.cx.device().switches().drain_ns;
+        if self.qp.state() == QpState::Reset {
+            // From there no completion comes, and no way leads to Error.
+            self.fail(Cause::Closed, Flushes::Never);
+            return;
+        }
         self.fail(Cause::Closed, Flushes::Within(drain));
         if let Err(error) = self.qp.modify(By::Close, &QpAttr::new(QpState::Error), AttrMask::STATE)
         {
-            // It is back in RESET, from where no completion comes.
+            // The device is gone, or refuses: nothing of it completes any more.
             tracing::debug!("closing {}: {error}", self.qp.number());
             self.fail(Cause::Closed, Flushes::Never);
         }
