@@ -143,6 +143,8 @@ pub const DRAIN: Duration = Duration::from_secs(5);
 pub const RUNS_KEPT: usize = 32;
 /// Largest half of a journal file, in bytes: some ten thousand records.
 pub const JOURNAL_HALF_BYTES: u64 = 4 << 20;
+/// Largest file of a journal that is read, in bytes: a half, and what is written at once beyond it.
+pub const JOURNAL_BYTES_MAX: u64 = 16 * JOURNAL_HALF_BYTES;
 /// Longest line of a journal, in bytes; a record has some hundred.
 pub const JOURNAL_LINE_BYTES_MAX: u64 = 1 << 16;
 /// Largest report or mark that is read, in bytes.
@@ -157,8 +159,10 @@ pub const JOURNAL_RECORDS_SHOWN: usize = 4;
 pub const WATCH: Duration = Duration::from_millis(20);
 /// Longest payload of a greeting, in bytes: a memory reference fits.
 pub const GREETING_BYTES_MAX: usize = 4096;
-/// Buffers at each end of a pingpong, in either direction: one message is under way, and one more may be on its heels.
-pub const PINGPONG_BUFFERS: u32 = 2;
+/// Buffers at each end of a pingpong, in either direction: one message is under way, one more may be on its heels, and that a
+/// buffer is free again is heard a turn after its answer has left, by when the next message can be there. What finds no
+/// receive is lost on a transport without acknowledgements.
+pub const PINGPONG_BUFFERS: u32 = 4;
 /// Buffers of blocks begin at multiples of this: cache lines of their own.
 pub const BUFFER_ALIGN: u32 = 64;
 /// Buffers that an lcore moves at a time between its cache and a pool.

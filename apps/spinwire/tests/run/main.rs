@@ -18,4 +18,5 @@ mod recorded;
 mod resume;
 mod storage;
 mod two;
+mod unreliable;
 mod why;

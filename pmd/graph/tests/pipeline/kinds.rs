@@ -42,9 +42,9 @@ fn pingpong_of_two_nodes() {
     let plan = Plan::resolve(&config, &laptop()).unwrap();
     let [pong, ping] = &plan.nodes[..] else { panic!("two nodes") };
     let (answers, asks) = (pong.queues.unwrap(), ping.queues.unwrap());
-    assert_eq!((answers.qps, answers.depths, answers.cq_depth), (1, asks.depths, 4));
+    assert_eq!((answers.qps, answers.depths, answers.cq_depth), (1, asks.depths, 8));
     assert_eq!(answers.transport, asks.transport);
-    assert_eq!((ping.flow.block, ping.regions[0].bytes, &ping.retry), (0, 4096, &None));
+    assert_eq!((ping.flow.block, ping.regions[0].bytes, &ping.retry), (0, 8192, &None));
     assert_eq!(pong.clients, [1]);
 }
 
