@@ -18,6 +18,11 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// How commands end that read what a run has left.
+pub(crate) const READER_CODES: &str = "\
+The exit code is 0 where there is something to show; 1 where a file there is damaged, of a newer version or cannot be read;
+2 where there is no run.";
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -96,8 +101,8 @@ pub(crate) struct ConformanceArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Without RUN_DIR the last run is meant. With the directories of both ends of a connection, the evidence of both is used.
-The exit code is 0 where there is a diagnosis, whatever it says; 1 where files are damaged, or of a newer version; 2 where
-there is no run directory.")]
+The exit code is 0 where there is a diagnosis, whatever it says; 1 where a file there is damaged, of a newer version or cannot
+be read; 2 where there is no run. So it is with journal, top, counters and lab replay.")]
 pub(crate) struct WhyArgs {
     /// Run directories: of one end, or of both
     #[arg(value_name = "RUN_DIR")]
@@ -109,6 +114,7 @@ pub(crate) struct WhyArgs {
 
 /// `journal`.
 #[derive(Args, Debug)]
+#[command(after_help = READER_CODES)]
 pub(crate) struct JournalArgs {
     /// Run directory [default: that of the last run]
     #[arg(value_name = "RUN_DIR")]

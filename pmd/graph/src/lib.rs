@@ -24,7 +24,7 @@ pub mod limits;
 pub mod node;
 pub mod plan;
 pub mod registry;
-mod regular;
+pub mod regular;
 pub mod run;
 pub mod run_dir;
 pub mod stream;

@@ -13,6 +13,13 @@ pub const TOLD_CHARS: usize = 256;
 /// Most events, lines of journal or faults that an end tells of itself.
 pub const TOLD_LINES: usize = 64;
 
+/// A queue pair that has work to do and gets none done for longer than this stands still, in seconds: states are written once a
+/// second.
+pub const STANDSTILL_S: f64 = 2.0;
+
+/// A queue pair that is in INIT or RTR for longer than this does not come up by itself, in seconds.
+pub const UNDER_WAY_S: f64 = 5.0;
+
 /// Lines of a transition journal that go into a diagnosis, of each end.
 pub const HISTORY_LINES: usize = 8;
 /// How soon after this end stood still it notices that its peer gave it up, beyond its retry budget: within this, a failure is

@@ -155,6 +155,9 @@ pub struct Node {
     pub errors: u64,
     /// Queue pairs made for it so far.
     pub connections: u64,
+    /// What it waits for at the edge of its process while it has no queue pair: `dials 127.0.0.1:7471`; none where it has one,
+    /// or needs none.
+    pub edge: Option<String>,
 }
 
 /// The counters of a device's port.

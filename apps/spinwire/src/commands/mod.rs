@@ -5,5 +5,5 @@ pub(crate) mod conformance;
 pub(crate) mod devices;
 pub(crate) mod journal;
 pub(crate) mod plan;
-mod recorded;
+pub(crate) mod recorded;
 pub(crate) mod why;

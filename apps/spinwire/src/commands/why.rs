@@ -4,10 +4,11 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use pmd_graph::app::{Exit, print, say};
-use pmd_graph::run_dir::{JournalFile, Life, Mark, Opened, REPORT, ReadError};
+use pmd_graph::run_dir::{self, JournalFile, Life, Mark, Opened, REPORT, ReadError, STATUS};
 use pmd_observe::journal::{Line, Record};
 use pmd_observe::report::Nanos;
-use pmd_observe::why::{Evidence, Half, Symptom, diagnose};
+use pmd_observe::status::{Lcore, Node, Status};
+use pmd_observe::why::{Evidence, Half, Symptom, diagnose, evidence_of_state};
 use pmd_observe::{Code, Owner, Verdict};
 use serde_json::{Value, json};
 
@@ -34,12 +35,17 @@ pub(crate) fn run(args: &WhyArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Lcores tell once a second.
+const SILENT_S: f64 = 1.5;
+
 /// What one process has left.
 struct Side {
     opened: Opened,
     /// What its report says.
     verdict: Option<Verdict>,
     half: Half,
+    /// Its last state, while it lives.
+    status: Option<Status>,
 }
 
 /// Every process of every run that was named.
@@ -90,7 +96,15 @@ impl Side {
         }
         records.sort_by_key(|record| record.at_us);
         let killed = opened.life == Life::Killed;
-        Ok(Self { verdict, half: Half { evidence, records, killed }, opened })
+        let mut half = Half { evidence, records, killed };
+        let status = if opened.life == Life::Live { state(&opened)? } else { None };
+        // What the journal tells is what happened; a queue pair that stands still has no record of it.
+        if let Some(status) = &status
+            && half.own().symptom == Symptom::None
+        {
+            half.evidence = Some(evidence_of_state(status));
+        }
+        Ok(Self { verdict, half, status, opened })
     }
 
     fn is_ok(&self) -> Option<bool> {
@@ -126,6 +140,25 @@ impl Side {
         })
     }
 
+    /// What the state of a run that lives says, in words.
+    fn states(&self) -> Vec<String> {
+        let Some(status) = &self.status else { return Vec::new() };
+        let mut words: Vec<String> = Vec::new();
+        for node in &status.nodes {
+            let Node { name, messages, errors, edge, .. } = node;
+            let does = edge.as_ref().map_or_else(
+                || format!("has done {messages} messages, with {errors} errors"),
+                |edge| format!("has no queue pair: it {edge}"),
+            );
+            words.push(format!("node `{name}` {does}"));
+        }
+        for lcore in status.lcores.iter().filter(|lcore| lcore.silent_s > SILENT_S) {
+            let Lcore { name, silent_s, .. } = lcore;
+            words.push(format!("lcore `{name}` has told nothing for {silent_s:.1} s"));
+        }
+        words
+    }
+
     /// The verdict on this end, with what the other one knows.
     fn judge(&self, other: Option<&Self>) -> Verdict {
         let evidence = match other {
@@ -140,9 +173,12 @@ impl Side {
                 let age = self.opened.mark.as_ref().map_or(Duration::ZERO, age);
                 let age = Nanos(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
                 let process = self.process();
-                Verdict::ok(format!(
-                    "{process} lives, for {age} so far; its journal tells of no trouble"
-                ))
+                let sources =
+                    if self.status.is_some() { "journal and state tell" } else { "journal tells" };
+                let verdict = Verdict::ok(format!(
+                    "{process} lives, for {age} so far; its {sources} of no trouble"
+                ));
+                self.states().into_iter().fold(verdict, Verdict::because)
             }
             (Life::Live, _) => diagnose(&evidence).because(format!("{} lives", self.process())),
             (Life::Killed, _) => self.killed(&evidence),
@@ -184,6 +220,14 @@ impl Side {
         }
         verdict
     }
+}
+
+/// The last state that a run has written.
+fn state(opened: &Opened) -> Result<Option<Status>, ReadError> {
+    let path = opened.path.join(STATUS);
+    let Some(value) = run_dir::json(&path)? else { return Ok(None) };
+    let status = serde_json::from_value(value);
+    status.map(Some).map_err(|error| ReadError::Damaged { path, reason: error.to_string() })
 }
 
 /// Of the verdicts on all ends, the one that says most: an end that was left alone knows only that it was.

@@ -1,22 +1,19 @@
 //! `lab replay` of a live run: what its engines were told is told to new ones.
 
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
 use pmd_graph::app::{self, Exit, say};
+use pmd_graph::regular;
 use pmd_verbs::record::{self, Ending, EngineReplay, Replay};
 use serde_json::{Value, json};
 
 /// Whether the file begins as the record of a live run does.
 pub(super) fn is_record(path: &Path) -> bool {
     let mut magic = [0; record::MAGIC.len()];
-    // A pipe would be read once.
-    let is_file = path.metadata().is_ok_and(|file| file.is_file());
-    is_file
-        && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok()
-        && magic == record::MAGIC
+    let begins = regular::open(path).and_then(|(mut file, _)| file.read_exact(&mut magic));
+    begins.is_ok() && magic == record::MAGIC
 }
 
 /// Replays it, and says what differs first.
@@ -24,8 +21,8 @@ pub(super) fn is_record(path: &Path) -> bool {
 /// # Errors
 /// When stdout cannot be written.
 pub(super) fn replay(path: &Path, json: bool) -> anyhow::Result<Exit> {
-    let played = File::open(path).map_err(Into::into);
-    let played = match played.and_then(|file| record::replay(BufReader::new(file))) {
+    let played = regular::open(path).map_err(Into::into);
+    let played = match played.and_then(|(file, _)| record::replay(BufReader::new(file))) {
         Ok(played) => played,
         Err(error) => {
             say(format_args!("error: {}: {error}", path.display()));
@@ -42,12 +39,12 @@ pub(super) fn replay(path: &Path, json: bool) -> anyhow::Result<Exit> {
     Ok(if is_proof(&played) { Exit::Done } else { Exit::Failed })
 }
 
-/// Whether the replay says that the run would come out the same again: a record that has lost its end, or in which nothing
-/// happens, says nothing.
+/// Whether the replay says that the run would come out the same again: a record that is damaged or has lost its end, or in
+/// which nothing happens, says nothing.
 fn is_proof(played: &Replay) -> bool {
     let has_lost_its_end = played.is_torn && matches!(played.ending, Ending::Complete);
     let tells = played.engines.iter().any(|engine| engine.inputs > 0);
-    played.is_equal() && tells && !has_lost_its_end
+    played.is_equal() && tells && !has_lost_its_end && played.damaged.is_none()
 }
 
 /// How the record ended, in words; nothing where it ended with its run.
@@ -91,8 +88,18 @@ fn to_text(played: &Replay) -> String {
     if let Some(ending) = ending(played) {
         let _ = writeln!(text, "the record: {ending}");
     }
+    if let Some(at) = played.damaged {
+        let _ = writeln!(
+            text,
+            "the record is damaged at byte {at}: the checksum of that part is another one, so what differs from there on may \
+             have happened to the file and not to the run"
+        );
+    }
     text.push_str(match (is_proof(played), played.is_equal()) {
         (true, _) => "replayed exactly: every output is as it was\n",
+        (false, true) if played.damaged.is_some() => {
+            "no proof: the record is not what was written\n"
+        }
         (false, true) => "no proof: what is left of the record is not the whole of it\n",
         (false, false) => "not replayed: see the first difference of each lcore\n",
     });
@@ -129,6 +136,7 @@ fn to_json(played: &Replay) -> Value {
     json!({
         "ok": is_proof(played),
         "ending": ending(played),
+        "damaged_at": played.damaged,
         "notes": played.notes,
         "engines": engines.collect::<Vec<_>>(),
     })

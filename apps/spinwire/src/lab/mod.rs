@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use pmd_graph::app::{self, App, Exit, say};
+use pmd_graph::regular;
 use pmd_lab::tape::{Tape, TapeError};
 use pmd_lab::{Report, Scenario};
 
@@ -27,6 +28,8 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<Exit> {
 
 /// Where the record of a pipeline goes, unless told otherwise.
 const RECORD: &str = "spinwire.rec";
+/// The record of a scenario is no longer than that, in bytes.
+const TAPE_BYTES: u64 = 1 << 30;
 /// A scenario is no longer than that, in bytes.
 const SCENARIO_BYTES: u64 = 1 << 20;
 
@@ -58,11 +61,8 @@ pub(crate) fn record(app: &App<'_>, args: &RecordArgs) -> anyhow::Result<Exit> {
 
 /// Whether the file is of the laboratory; what cannot be read is a pipeline, which complains about it.
 fn is_scenario(file: &Path) -> bool {
-    let is_small = |file: &fs::Metadata| file.is_file() && file.len() <= SCENARIO_BYTES;
-    if !fs::metadata(file).is_ok_and(|file| is_small(&file)) {
-        return false;
-    }
-    let text = fs::read_to_string(file).unwrap_or_default();
+    let text = regular::read(file, SCENARIO_BYTES).unwrap_or_default();
+    let text = String::from_utf8(text).unwrap_or_default();
     let begins = |line: &str, word: &str| line.trim_start().starts_with(word);
     let has = |word: &str| text.lines().any(|line| begins(line, word));
     has("[[host]]") && !has("[[node]]")
@@ -100,16 +100,18 @@ fn replay(args: &ReplayArgs) -> anyhow::Result<Exit> {
         Ok(report) => show(&report, args.json),
         Err(error) => {
             say(format_args!("error: {}: {error:#}", args.record.display()));
-            let is_other = error.downcast_ref::<TapeError>().is_some_and(|error| {
-                matches!(error, TapeError::Differs { .. } | TapeError::Trace { .. })
-            });
-            Ok(if is_other { Exit::Failed } else { Exit::Usage })
+            // What is no record was not meant; what is one, and damaged or different, is an answer.
+            let is_record = error
+                .downcast_ref::<TapeError>()
+                .is_some_and(|error| !matches!(error, TapeError::Format(_)));
+            Ok(if is_record { Exit::Failed } else { Exit::Usage })
         }
     }
 }
 
 fn play(record: &Path) -> anyhow::Result<Report> {
-    let text = fs::read_to_string(record)?;
+    let text = String::from_utf8(regular::read(record, TAPE_BYTES)?)
+        .map_err(|_| TapeError::Format("it is no text".into()))?;
     Ok(Tape::from_text(&text)?.replay()?)
 }
 

@@ -7,9 +7,11 @@ use clap::Args;
 use pmd_graph::app::duration;
 
 use super::view::Sort;
+use crate::cli::READER_CODES;
 
 /// `top`.
 #[derive(Args, Debug)]
+#[command(after_help = READER_CODES)]
 pub(crate) struct TopArgs {
     /// Run directory; without it, the last run's
     #[arg(value_name = "RUN_DIR")]
@@ -33,6 +35,7 @@ pub(crate) struct TopArgs {
 
 /// `counters`.
 #[derive(Args, Debug)]
+#[command(after_help = READER_CODES)]
 pub(crate) struct CountersArgs {
     /// Run directories, such as those of both ends; without any, the last run's
     #[arg(value_name = "RUN_DIR")]

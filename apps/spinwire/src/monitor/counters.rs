@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use pmd_graph::app;
+use pmd_graph::run_dir::ReadError;
 use pmd_observe::Snapshot;
 use pmd_observe::counters::definition;
 use pmd_observe::report::{Align, Table};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::args::CountersArgs;
 use super::ends::Ends;
-use super::source::{Life, ReadError, Run, Source};
+use super::source::{Life, Run, Source};
 
 /// The time that `--delta` counts in.
 const DELTA: Duration = Duration::from_secs(1);
@@ -128,7 +129,7 @@ fn to_json(runs: &[Run], is_delta: bool) -> Value {
             "ended": qp.ended,
             "sends": qp.sends,
             "local": qp.counters,
-            "remote": ends.other(qp).map(|other| &other.counters),
+            "remote": ends.other(qp),
         })
     };
     let run = |run: &Run| {
@@ -139,6 +140,10 @@ fn to_json(runs: &[Run], is_delta: bool) -> Value {
             "elapsed_s": run.status.elapsed_s,
             "ports": run.status.devices,
             "qps": run.status.qps.iter().map(qp).collect::<Vec<_>>(),
+            "peers": run.peers.iter().map(|peer| json!({
+                "name": peer.name,
+                "counters": peer.counters,
+            })).collect::<Vec<_>>(),
         })
     };
     json!({ "delta": is_delta, "runs": runs.iter().map(run).collect::<Vec<_>>() })
@@ -158,6 +163,10 @@ fn to_text(runs: &[Run], all: bool) -> String {
             let mut counters = kept(&device.counters);
             counters.extend(drops.chain(wire).filter(|(_, value)| all || *value > 0));
             text += &format!("{title}\n{}\n", counters.table());
+        }
+        for peer in &run.peers {
+            let counters = if all { peer.counters.clone() } else { peer.counters.nonzero() };
+            text += &format!("{}\n{}\n", peer.name, counters.table());
         }
     }
     text + &queue_pairs(runs)
@@ -180,12 +189,12 @@ fn queue_pairs(runs: &[Run]) -> String {
     for qp in runs.iter().flat_map(|run| &run.status.qps) {
         let other = ends.other(qp);
         let here = qp.counters.iter().map(|(name, _)| name);
-        let there = other.into_iter().flat_map(|other| other.counters.iter()).map(|(name, _)| name);
+        let there = other.into_iter().flat_map(Snapshot::iter).map(|(name, _)| name);
         let names: BTreeSet<&str> = here.chain(there).collect();
         quiet += usize::from(names.is_empty());
         for name in names {
             let remote = qp.remote_qpn.map_or_else(|| "-".to_owned(), |qpn| format!("{qpn:#08x}"));
-            let told = |other: &Qp| other.counters.get(name).unwrap_or(0).to_string();
+            let told = |other: &Snapshot| other.get(name).unwrap_or(0).to_string();
             table.row([
                 format!("{:#08x}", qp.qpn),
                 qp.node.clone(),
@@ -215,6 +224,7 @@ fn queue_pairs(runs: &[Run]) -> String {
 mod tests {
     use pmd_observe::status::{Device, State};
 
+    use super::super::told::Peer;
     use super::super::view::tests::{qp, run};
     use super::*;
 
@@ -266,6 +276,22 @@ mod tests {
         let json = to_json(&pair(), false);
         assert_eq!(json["runs"][0]["qps"][0]["remote"]["out_of_buffer"], 7);
         assert_eq!(json["runs"][0]["qps"][1]["remote"], Value::Null);
+    }
+
+    #[test]
+    fn what_peers_have_told_is_shown() {
+        let mut runs = vec![pair().swap_remove(0)];
+        runs[0].peers = vec![Peer {
+            name: "peers of node `client`".into(),
+            counters: counters(&[("rx_packets", 12), ("rx_bytes", 0)]),
+            qp: Some((2, counters(&[("out_of_buffer", 7)]))),
+        }];
+        let text = to_text(&runs, false);
+        assert!(text.contains("peers of node `client`\n") && text.contains("rx_packets"), "{text}");
+        assert!(!text.contains("rx_bytes") && !text.contains("unknown"), "{text}");
+        let json = to_json(&runs, false);
+        assert_eq!(json["runs"][0]["peers"][0]["counters"]["rx_packets"], 12);
+        assert_eq!(json["runs"][0]["qps"][0]["remote"]["out_of_buffer"], 7);
     }
 
     #[test]

@@ -6,13 +6,17 @@ mod ends;
 mod screen;
 mod source;
 mod table;
+mod told;
 mod view;
 
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 
 use anyhow::Context as _;
-use pmd_graph::app::{self, Exit, say};
+use pmd_graph::app::{self, Exit};
 use serde_json::json;
+
+use crate::commands::recorded;
 
 pub(crate) use args::{CountersArgs, TopArgs};
 use source::Source;
@@ -23,10 +27,13 @@ use view::{Choice, View};
 /// # Errors
 /// When the terminal or stdout cannot be used.
 pub(crate) fn top(args: &TopArgs) -> anyhow::Result<Exit> {
-    let Some(source) = source_of(args.run_dir.as_slice()) else { return Ok(Exit::Usage) };
+    let source = match source_of(args.run_dir.as_slice()) {
+        Ok(source) => source,
+        Err(exit) => return Ok(exit),
+    };
     let runs = match source.read() {
         Ok(runs) => runs,
-        Err(error) => return Ok(unread(&error)),
+        Err(error) => return Ok(recorded::complain(&error)),
     };
     let choice = Choice {
         sort: args.sort,
@@ -50,27 +57,22 @@ pub(crate) fn top(args: &TopArgs) -> anyhow::Result<Exit> {
 /// # Errors
 /// When stdout cannot be used.
 pub(crate) fn counters(args: &CountersArgs) -> anyhow::Result<Exit> {
-    let Some(source) = source_of(&args.run_dirs) else { return Ok(Exit::Usage) };
+    let source = match source_of(&args.run_dirs) {
+        Ok(source) => source,
+        Err(exit) => return Ok(exit),
+    };
     match counters::run(&source, args) {
         Ok(()) => Ok(Exit::Done),
-        Err(counters::Error::Unread(error)) => Ok(unread(&error)),
+        Err(counters::Error::Unread(error)) => Ok(recorded::complain(&error)),
         Err(counters::Error::Output(error)) => Err(error.into()),
     }
 }
 
 /// The run directories that were named, else that of the last run.
-fn source_of(dirs: &[std::path::PathBuf]) -> Option<Source> {
+fn source_of(dirs: &[PathBuf]) -> Result<Source, Exit> {
     let dirs = match dirs {
-        [] => vec![app::last_run().or_else(|| {
-            say("error: name a run directory: neither XDG_STATE_HOME nor HOME is set");
-            None
-        })?],
+        [] => vec![recorded::place(None)?],
         dirs => dirs.to_vec(),
     };
-    Some(Source::new(dirs))
-}
-
-fn unread(error: &source::ReadError) -> Exit {
-    say(format_args!("error: {error}"));
-    Exit::Usage
+    Ok(Source::new(dirs))
 }

@@ -1,15 +1,15 @@
 //! The state of runs, from their directories.
 
 use std::fs;
-use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use pmd_graph::run_dir::{self, ReadError};
 use pmd_observe::status::{FILE, Status, VERSION};
 use serde_json::{Value, json};
 
-/// Largest file that is read: a state of thousands of queue pairs is a few megabytes.
-const BYTES_MAX: u64 = 64 << 20;
+use super::told::{self, Peer};
+
 /// A run that lives writes its state each second; one that has not for so long does not get to it.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -17,26 +17,6 @@ const SILENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Source {
     dirs: Vec<PathBuf>,
-}
-
-/// Why there is no state.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
-    /// Nobody has written one there.
-    #[error(
-        "no run has left its state in {}: name the directory that `spinwire run --run-dir` was given",
-        .0.display()
-    )]
-    None(PathBuf),
-    /// The system refuses.
-    #[error("cannot read {}: {}", .0.display(), .1)]
-    Io(PathBuf, io::Error),
-    /// It is something else.
-    #[error("{} is no state of a run: {}", .0.display(), .1)]
-    Malformed(PathBuf, serde_json::Error),
-    /// Another spinwire wrote it.
-    #[error("{} has version {}, and this spinwire reads {VERSION}: use the one that wrote it", .0.display(), .1)]
-    Version(PathBuf, u32),
 }
 
 /// One process of a run.
@@ -48,6 +28,8 @@ pub(crate) struct Run {
     pub(crate) status: Status,
     /// What became of it.
     pub(crate) life: Life,
+    /// What its peers have told, as its report says.
+    pub(crate) peers: Vec<Peer>,
 }
 
 /// What became of a process.
@@ -100,14 +82,10 @@ impl Source {
         for dir in &self.dirs {
             let before = runs.len();
             for part in parts(dir) {
-                match read(&part) {
-                    Ok(run) => runs.push(run),
-                    Err(ReadError::None(_)) => {}
-                    Err(error) => return Err(error),
-                }
+                runs.extend(read(&part)?);
             }
             if runs.len() == before {
-                return Err(ReadError::None(dir.clone()));
+                return Err(ReadError::NoState(dir.clone()));
             }
         }
         Ok(runs)
@@ -124,22 +102,25 @@ fn parts(dir: &Path) -> Vec<PathBuf> {
     parts
 }
 
-fn read(dir: &Path) -> Result<Run, ReadError> {
+/// The state in a directory; none where nobody has written one.
+fn read(dir: &Path) -> Result<Option<Run>, ReadError> {
     let path = dir.join(FILE);
-    let file = fs::File::open(&path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => ReadError::None(dir.to_owned()),
-        _ => ReadError::Io(path.clone(), error),
-    })?;
-    let mut text = String::new();
-    let read = file.take(BYTES_MAX).read_to_string(&mut text);
-    read.map_err(|error| ReadError::Io(path.clone(), error))?;
-    let status: Status =
-        serde_json::from_str(&text).map_err(|error| ReadError::Malformed(path.clone(), error))?;
-    if status.version > VERSION {
-        return Err(ReadError::Version(path, status.version));
+    let report = told::report(dir)?;
+    let peers = report.as_ref().map(told::peers).unwrap_or_default();
+    let Some(value) = run_dir::json(&path)? else {
+        let status = report.and_then(|report| told::measured(dir, &report));
+        let run = |status| Run { dir: dir.to_owned(), status, life: Life::Ended, peers };
+        return Ok(status.map(run));
+    };
+    let version = value.get("version").and_then(Value::as_u64).unwrap_or(0);
+    if version > u64::from(VERSION) {
+        let theirs = u32::try_from(version).unwrap_or(u32::MAX);
+        return Err(ReadError::Newer { path, theirs, ours: VERSION });
     }
+    let status: Status = serde_json::from_value(value)
+        .map_err(|error| ReadError::Damaged { path: path.clone(), reason: error.to_string() })?;
     let life = life(&status);
-    Ok(Run { dir: dir.to_owned(), status, life })
+    Ok(Some(Run { dir: dir.to_owned(), status, life, peers }))
 }
 
 fn life(status: &Status) -> Life {
@@ -204,7 +185,7 @@ mod tests {
     fn processes_of_one_run_have_directories_in_its_own() {
         let dir = dir("parts");
         let source = Source::new(vec![dir.clone()]);
-        assert!(matches!(source.read(), Err(ReadError::None(_))));
+        assert!(matches!(source.read(), Err(ReadError::NoState(_))));
         for (part, pid) in [("0", 7), ("1", 8)] {
             put(&dir.join(part), &format!(r#"{{"version":1,"pid":{pid}}}"#));
         }
@@ -212,7 +193,7 @@ mod tests {
         let pids: Vec<u32> = source.read().unwrap().iter().map(|run| run.status.pid).collect();
         assert_eq!(pids, [7, 8]);
         put(&dir, "{");
-        assert!(matches!(source.read(), Err(ReadError::Malformed(..))));
+        assert!(matches!(source.read(), Err(ReadError::Damaged { .. })));
         put(&dir, r#"{"version":99}"#);
         let error = source.read().unwrap_err().to_string();
         assert!(error.contains("has version 99"), "{error}");

@@ -30,9 +30,8 @@ fn table(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
 /// Names stand left, numbers right.
 pub(crate) fn align(heading: &str) -> Align {
     match heading {
-        "lcore" | "node" | "kind" | "state" | "peer" | "qpn" | "remote" | "path" | "trouble" => {
-            Align::Left
-        }
+        "lcore" | "node" | "kind" | "state" | "peer" | "qpn" | "remote" | "path" | "trouble"
+        | "waits" => Align::Left,
         _ => Align::Right,
     }
 }

@@ -145,8 +145,8 @@ impl View {
         lcores.map(row).collect()
     }
 
-    /// A row for each node: name, kind, lcore, messages, bytes, rates, errors, connections.
-    pub(crate) fn nodes(&self) -> Vec<[String; 9]> {
+    /// A row for each node: name, kind, lcore, messages, bytes, rates, errors, connections, what it waits for.
+    pub(crate) fn nodes(&self) -> Vec<[String; 10]> {
         let mut rows = Vec::new();
         for (index, run) in self.runs.iter().enumerate() {
             let before = self.before.get(index);
@@ -170,6 +170,7 @@ impl View {
                     rates.map_or_else(dash, |(_, bytes)| BytesPerSecond(bytes).to_string()),
                     Count(node.errors).to_string(),
                     node.connections.to_string(),
+                    node.edge.clone().unwrap_or_else(dash),
                 ]);
             }
         }
@@ -187,8 +188,9 @@ impl View {
 /// Headings of [`View::lcores`].
 pub(crate) const LCORES: [&str; 7] = ["lcore", "cpu", "busy", "polls", "naps", "gap", "silent"];
 /// Headings of [`View::nodes`].
-pub(crate) const NODES: [&str; 9] =
-    ["node", "kind", "lcore", "messages", "bytes", "rate", "bytes/s", "errors", "QPs made"];
+pub(crate) const NODES: [&str; 10] = [
+    "node", "kind", "lcore", "messages", "bytes", "rate", "bytes/s", "errors", "QPs made", "waits",
+];
 /// Headings of [`Row::cells`].
 pub(crate) const QPS: [&str; 13] = [
     "state", "for", "stalled", "node", "peer", "qpn", "remote", "path", "send", "recv", "sends",
@@ -332,7 +334,7 @@ pub(super) mod tests {
             qps,
             ..Status::default()
         };
-        Run { dir: PathBuf::from("/run"), status, life: Life::Running }
+        Run { dir: PathBuf::from("/run"), status, life: Life::Running, peers: Vec::new() }
     }
 
     fn numbers(view: &View, choice: &Choice) -> Vec<u32> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::bench::{PATIENCE, Running, config, report, spinwire, stderr};
+use crate::bench::{PATIENCE, Running, config, free_address, report, spinwire, stderr};
 
 /// A key-value run without end, in a directory of its own.
 struct Watched {
@@ -153,6 +153,85 @@ fn where_no_run_was_is_said() {
         assert_eq!(output.status.code(), Some(2), "{command}");
         assert!(stderr(&output).contains("/nonexistent/run"), "{}", stderr(&output));
     }
+    // What is there and cannot be read is a failure, for whoever reads it.
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unread-state");
+    fs::create_dir_all(&dir).unwrap();
+    let path = dir.display().to_string();
+    for state in ["{", "", r#"{"version":99}"#, r#"{"qps":7}"#] {
+        fs::write(dir.join("status.json"), state).unwrap();
+        for command in ["top", "counters"] {
+            let output = spinwire(&[command, &path]);
+            assert_eq!(output.status.code(), Some(1), "{command} {state}");
+            assert!(stderr(&output).contains("status.json"), "{}", stderr(&output));
+        }
+    }
+    // Nobody waits for a FIFO, and nothing of what is shown can move a terminal.
+    fs::remove_file(dir.join("status.json")).unwrap();
+    assert!(Command::new("mkfifo").arg(dir.join("status.json")).status().unwrap().success());
+    for command in ["top", "counters"] {
+        let output = Running::start(&[command, &path]).end();
+        assert_eq!(output.status.code(), Some(1), "{command}");
+        assert!(stderr(&output).contains("no regular file"), "{}", stderr(&output));
+    }
+    fs::remove_file(dir.join("status.json")).unwrap();
+    let state = r#"{"version":1,"ended":true,"nodes":[{"name":"\u001b]0;x\u0007\u009b2J\nlc9"}],
+        "devices":[{"name":"\u001b[31msoft0","port":1}],"verdict":{"code":"unknown","owner":"local",
+        "summary":"\u001b[2J","evidence":[],"knob":null}}"#;
+    fs::write(dir.join("status.json"), state).unwrap();
+    for command in ["top", "counters"] {
+        let output = spinwire(&[command, &path]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+        assert!(text.contains("\\u001b"), "{text}");
+    }
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A node that has no queue pair yet is seen with what it waits for, and `why` knows of it while the run lives.
+#[test]
+fn a_client_that_dials_is_seen_dialling() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dialling");
+    drop(fs::remove_dir_all(&dir));
+    let (path, address) = (dir.display().to_string(), free_address());
+    let (client, peer) = (config("quickstart-client.toml"), format!("node.client.peer={address}"));
+    let patience = "node.client.connect_timeout=60s";
+    let args = ["run", &client, "--run-dir", &path, "--set", &peer, "--set", patience];
+    let mut run = Running::start(&args);
+    let deadline = Instant::now() + PATIENCE;
+    while !dir.join("status.json").exists() {
+        assert!(Instant::now() < deadline, "the run writes no state");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let text = String::from_utf8(spinwire(&["top", &path, "--once"]).stdout).unwrap();
+    let row = text.lines().find(|line| line.starts_with("client ")).unwrap();
+    assert!(row.ends_with(&format!("dials {address}")), "{text}");
+    let told = report(&spinwire(&["why", &path, "--json"]))["verdict"].clone();
+    assert_eq!(told["code"], "ok", "{told}");
+    let says = format!("node `client` has no queue pair: it dials {address}");
+    assert!(told["evidence"].as_array().unwrap().contains(&says.into()), "{told}");
+    run.signal("-INT");
+    drop(run.end());
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A measurement writes no state; what both of its ends have counted is in its report.
+#[test]
+fn counters_of_a_measurement_come_from_its_report() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("measured");
+    let path = dir.display().to_string();
+    let output = spinwire(&["perf", "send-lat", "-n", "10", "--wire", "udp", "--run-dir", &path]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let counted = report(&spinwire(&["counters", &path, "--json"]));
+    let [client, ..] = counted["runs"].as_array().unwrap().as_slice() else { panic!("{counted}") };
+    let sent = client["ports"][0]["counters"]["tx_packets"].as_u64();
+    assert!(sent > Some(10), "{counted}");
+    assert_eq!(client["peers"][0]["name"], "the other end of the measurement");
+    let answered = client["peers"][0]["counters"]["tx_packets"].as_u64();
+    assert!(answered > Some(10), "{counted}");
+    let text = String::from_utf8(spinwire(&["counters", &path]).stdout).unwrap();
+    assert!(text.contains("the other end of the measurement\n"), "{text}");
+    fs::remove_dir_all(&dir).unwrap();
 }
 
 /// A program on a terminal of its own, which script(1) makes.

@@ -7,6 +7,8 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::MARK;
+use crate::limits::REPORT_BYTES_MAX;
+use crate::regular;
 
 /// The version of a run directory's layout and files; a reader refuses newer ones.
 pub const LAYOUT: u32 = 1;
@@ -41,7 +43,7 @@ impl Mark {
 
     /// The mark of a directory, if it has one that can be read.
     pub fn read(dir: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(dir.join(MARK)).ok()?).ok()
+        serde_json::from_slice(&regular::read(&dir.join(MARK), REPORT_BYTES_MAX).ok()?).ok()
     }
 }
 

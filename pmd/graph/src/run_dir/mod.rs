@@ -28,7 +28,7 @@ use anyhow::{Context, bail};
 pub use journal::JournalKeeper;
 pub use mark::{LAYOUT, Mark, ProcessId};
 pub use place::last;
-pub use read::{JournalFile, Life, Opened, ReadError, journal_files};
+pub use read::{JournalFile, Life, Opened, ReadError, journal_files, json};
 
 /// Whose run it is.
 pub const MARK: &str = "run.json";
@@ -47,6 +47,9 @@ pub const SERVER: &str = "server";
 
 /// Everything that a run may have left.
 const FILES: [&str; 6] = [MARK, JOURNAL, JOURNAL_OLDER, STATUS, PLAN, REPORT];
+
+/// What helps where a run directory takes no files.
+const ELSEWHERE: &str = "name one where this user may write";
 
 /// A directory of this run.
 #[derive(Clone, Debug)]
@@ -83,8 +86,15 @@ impl RunDir {
     /// # Errors
     /// When it cannot be made, takes no files, or belongs to a run that lives.
     pub fn at(path: &Path, asked: bool, mark: &Mark) -> anyhow::Result<Self> {
-        fs::create_dir_all(path)
-            .with_context(|| format!("cannot make the run directory {}", path.display()))?;
+        if fs::metadata(path).is_ok_and(|found| !found.is_dir()) {
+            bail!(
+                "the run directory {} is a file: name a directory, which is made if it is not there",
+                path.display()
+            );
+        }
+        fs::create_dir_all(path).with_context(|| {
+            format!("cannot make the run directory {}: {ELSEWHERE}", path.display())
+        })?;
         if let Some(owner) = Mark::read(path).filter(|owner| owner.process.is_alive())
             && owner.process != mark.process
         {
@@ -98,7 +108,9 @@ impl RunDir {
         let run_dir = Self { path: path.to_owned(), asked };
         let text = serde_json::to_string(mark)?;
         let marked = run_dir.replace(MARK, &text);
-        marked.with_context(|| format!("cannot write to the run directory {}", path.display()))?;
+        marked.with_context(|| {
+            format!("cannot write to the run directory {}: {ELSEWHERE}", path.display())
+        })?;
         Ok(run_dir)
     }
 

@@ -6,11 +6,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use pmd_observe::journal::{Line, VERSION};
+use pmd_observe::report::Bytes;
 use serde_json::Value;
 use thiserror::Error;
 
 use super::{JOURNAL, JOURNAL_OLDER, LAYOUT, MARK, Mark, REPORT, SERVER};
-use crate::limits::{JOURNAL_LINE_BYTES_MAX, REPORT_BYTES_MAX};
+use crate::limits::{JOURNAL_BYTES_MAX, JOURNAL_LINE_BYTES_MAX, REPORT_BYTES_MAX};
+use crate::regular;
 
 /// Why a run directory cannot be read.
 #[derive(Debug, Error)]
@@ -22,6 +24,11 @@ pub enum ReadError {
     /// Something else is there.
     #[error("{0} is no run directory: neither run.json nor report.json is in it")]
     NotARun(PathBuf),
+    /// A run, or nothing, that has not left its state.
+    #[error(
+        "no run has left its state in {0}: name the directory that `spinwire run --run-dir` was given"
+    )]
+    NoState(PathBuf),
     /// A file is not what was written.
     #[error("{path} is damaged: {reason}")]
     Damaged {
@@ -53,9 +60,10 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Whether there is no run at all, in contrast to one that cannot be read.
+    /// Whether there is no run at all, in contrast to one that cannot be read. Commands end with [`crate::app::Exit::Usage`]
+    /// then, since another directory was meant, and else with [`crate::app::Exit::Failed`].
     pub const fn is_absent(&self) -> bool {
-        matches!(self, Self::NotThere(_) | Self::NotARun(_))
+        matches!(self, Self::NotThere(_) | Self::NotARun(_) | Self::NoState(_))
     }
 
     fn damaged(path: &Path, reason: impl Into<String>) -> Self {
@@ -140,25 +148,38 @@ fn mark(path: &Path, value: Value) -> Result<Mark, ReadError> {
     serde_json::from_value(value).map_err(|error| ReadError::damaged(path, error.to_string()))
 }
 
-/// A file of JSON; `None` where there is none.
-fn json(path: &Path) -> Result<Option<Value>, ReadError> {
-    let failed = |source| ReadError::Io { path: path.to_owned(), source };
-    match fs::metadata(path) {
-        Ok(file) if !file.is_file() => {
-            return Err(ReadError::damaged(path, "it is no regular file"));
-        }
-        Ok(file) if file.len() > REPORT_BYTES_MAX => {
-            return Err(ReadError::damaged(path, format!("it has {} bytes", file.len())));
-        }
-        Ok(file) if file.len() == 0 => return Err(ReadError::damaged(path, "it is empty")),
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
+/// A file of JSON in a run directory; `None` where there is none.
+///
+/// # Errors
+/// [`ReadError::Damaged`] for one that is no regular file, empty, longer than a run writes, or no JSON.
+pub fn json(path: &Path) -> Result<Option<Value>, ReadError> {
+    let bytes = match regular::read(path, REPORT_BYTES_MAX) {
+        Ok(bytes) => bytes,
+        Err(error) if is_missing(&error) => return Ok(None),
+        Err(error) => return Err(unread(path, error)),
+    };
+    if bytes.is_empty() {
+        return Err(ReadError::damaged(path, "it is empty"));
     }
-    let bytes = fs::read(path).map_err(failed)?;
     serde_json::from_slice(&bytes)
         .map(Some)
         .map_err(|error| ReadError::damaged(path, error.to_string()))
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// What the system refuses is told from what is no file of a run.
+fn unread(path: &Path, error: io::Error) -> ReadError {
+    match error.raw_os_error() {
+        // A socket cannot even be opened.
+        Some(code) if code != rustix::io::Errno::NXIO.raw_os_error() => {
+            ReadError::Io { path: path.to_owned(), source: error }
+        }
+        Some(_) => ReadError::damaged(path, "it is no regular file"),
+        None => ReadError::damaged(path, error.to_string()),
+    }
 }
 
 /// The directories of other processes of the run, in their order.
@@ -189,7 +210,7 @@ impl JournalFile {
     /// Opens it; a directory without one has an empty journal.
     ///
     /// # Errors
-    /// [`ReadError::Io`].
+    /// [`ReadError::Damaged`] for what is no file, or longer than a journal is; [`ReadError::Io`].
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
         // The newer half first: if it becomes the older one meanwhile, it is not read twice.
         let newer = open(&dir.join(JOURNAL))?;
@@ -203,7 +224,7 @@ impl JournalFile {
     /// Hands over every whole line that came since the last time. Lines that make no sense are counted and left out.
     ///
     /// # Errors
-    /// [`ReadError::Newer`] for a journal of a newer version; [`ReadError::Io`].
+    /// [`ReadError::Newer`] for a journal of a newer version; [`ReadError::Damaged`] for what is none; [`ReadError::Io`].
     pub fn read(&mut self, mut each: impl FnMut(Line)) -> Result<(), ReadError> {
         loop {
             let Some((file, inode)) = self.files.first_mut() else {
@@ -252,14 +273,14 @@ impl JournalFile {
 }
 
 fn open(path: &Path) -> Result<Option<(BufReader<File>, u64)>, ReadError> {
-    let failed = |source| ReadError::Io { path: path.to_owned(), source };
-    match File::open(path) {
-        Ok(file) => {
-            let inode = file.metadata().map_err(failed)?.ino();
-            Ok(Some((BufReader::new(file), inode)))
+    match regular::open(path) {
+        Ok((_, file)) if file.len() > JOURNAL_BYTES_MAX => {
+            let (len, most) = (Bytes(file.len()), Bytes(JOURNAL_BYTES_MAX));
+            Err(ReadError::damaged(path, format!("it has {len}, and a journal {most} at most")))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(error)),
+        Ok((file, metadata)) => Ok(Some((BufReader::new(file), metadata.ino()))),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(unread(path, error)),
     }
 }
 
@@ -331,6 +352,43 @@ mod tests {
         dir.write(REPORT, "{}");
         dir.write(MARK, "{\"run_dir\": 2}");
         assert!(refused(&dir).contains("run.json has version 2, and this program reads up to 1"));
+    }
+
+    /// Whatever lies there under the name of a file is refused by name, at once and in little memory.
+    #[test]
+    fn what_is_no_file_of_a_run_is_named() {
+        let dir = Dir::new("foreign");
+        let mark = serde_json::to_string(&Mark::of_this_process("run", &[])).unwrap();
+        let put = |name: &str, what: &str| {
+            let path = dir.0.join(name);
+            drop(fs::remove_file(&path));
+            match what {
+                "fifo" => {
+                    let mode = rustix::fs::Mode::RWXU;
+                    let kind = rustix::fs::FileType::Fifo;
+                    rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+                }
+                "socket" => drop(std::os::unix::net::UnixListener::bind(&path).unwrap()),
+                "zero" => std::os::unix::fs::symlink("/dev/zero", &path).unwrap(),
+                _ => File::create(&path).unwrap().set_len(1 << 40).unwrap(),
+            }
+        };
+        for what in ["fifo", "socket", "zero", "sparse"] {
+            let reason = if what == "sparse" { "it has 1 TiB" } else { "it is no regular file" };
+            for name in [MARK, REPORT, JOURNAL, JOURNAL_OLDER] {
+                for own in [MARK, REPORT, JOURNAL, JOURNAL_OLDER] {
+                    drop(fs::remove_file(dir.0.join(own)));
+                }
+                dir.write(MARK, &mark);
+                put(name, what);
+                let journal = || JournalFile::open(&dir.0).map(drop);
+                let read = Opened::read(&dir.0).map(drop).and_then(|()| journal());
+                let error = read.unwrap_err();
+                assert!(matches!(error, ReadError::Damaged { .. }), "{name} {what}: {error}");
+                let error = error.to_string();
+                assert!(error.contains(name) && error.contains(reason), "{name} {what}: {error}");
+            }
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod history;
 mod receives;
 mod refused;
 mod silence;
+mod state;
 
 pub use evidence::{
     End, Evidence, FaultHits, Knobs, Opcode, Path, Peer, Qp, Receives, Request, Right, Symptom,
@@ -18,6 +19,7 @@ pub use evidence::{
 };
 pub use facts::{ack_timeout_ns, retry_budget_ns};
 pub use history::{Half, attributes_of, evidence_of, trouble};
+pub use state::evidence_of_state;
 
 use self::facts::{Facts, with_observations};
 use crate::verdict::{Code, Owner, Verdict};

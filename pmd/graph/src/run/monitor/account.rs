@@ -16,6 +16,7 @@ use pmd_verbs::QpStatus;
 use super::Subject;
 use crate::config::Peer;
 use crate::limits::{STATUS_ENDED, STATUS_QPS};
+use crate::plan::NodePlan;
 use crate::run::survey::Told;
 
 /// A queue pair of a process: its lcore, its device and its number.
@@ -138,6 +139,7 @@ impl Account {
             (live as u64, (qps.len() - live) as u64)
         };
         let (live, ended_qps) = counted(&qps);
+        let nodes = nodes(subject, &qps, ended);
         qps.truncate(STATUS_QPS);
         let (shown, ended_shown) = counted(&qps);
         Status {
@@ -149,7 +151,7 @@ impl Account {
             ended,
             verdict,
             lcores: self.lcores(subject, now, ended),
-            nodes: nodes(subject),
+            nodes,
             devices: devices(subject),
             srqs: shared_queues(subject),
             qps,
@@ -268,12 +270,14 @@ fn row(
     }
 }
 
-fn nodes(subject: &Subject) -> Vec<Node> {
+fn nodes(subject: &Subject, qps: &[Qp], over: bool) -> Vec<Node> {
     let surveys = || subject.askers.iter().flat_map(|asker| asker.latest());
-    let node = |(index, (plan, live)): (usize, (&crate::plan::NodePlan, &std::sync::Arc<_>))| {
+    let node = |(index, (plan, live)): (usize, (&NodePlan, &std::sync::Arc<_>))| {
         let live: &crate::node::Live = live;
         let (counts, _) = live.read();
         let made = surveys().filter_map(|(_, survey)| survey.made.get(index));
+        let made = made.map(|made| u64::from(*made)).sum();
+        let lives = qps.iter().any(|qp| !qp.ended && qp.node == plan.name);
         Node {
             name: plan.name.clone(),
             kind: plan.kind.to_owned(),
@@ -282,10 +286,21 @@ fn nodes(subject: &Subject) -> Vec<Node> {
             bytes: counts.bytes,
             verified_bytes: counts.verified_bytes,
             errors: counts.errors,
-            connections: made.map(|made| u64::from(*made)).sum(),
+            connections: made,
+            edge: if lives || over { None } else { edge(plan, made) },
         }
     };
     subject.plan.nodes.iter().zip(&subject.live).enumerate().map(node).collect()
+}
+
+/// What a node without queue pairs waits for.
+fn edge(plan: &NodePlan, made: u64) -> Option<String> {
+    let again = if made > 0 { " again" } else { "" };
+    match (plan.peer, plan.listen) {
+        (Some(Peer::Remote(address)), _) => Some(format!("dials {address}{again}")),
+        (None, Some(address)) => Some(format!("listens on {address}")),
+        _ => None,
+    }
 }
 
 fn devices(subject: &Subject) -> Vec<Device> {
