@@ -83,9 +83,12 @@ pub(crate) struct PerfArgs {
     /// Path MTU: 256 to 4096 [default: what the wire carries]
     #[arg(short = 'm', long, value_name = "N")]
     pub(super) mtu: Option<u32>,
-    /// Index of the source address
-    #[arg(short = 'x', long, value_name = "N", default_value_t = 0)]
-    pub(super) gid_index: u32,
+    /// Index of the source address in the GID table that `spinwire devices` lists [default: chosen automatically]
+    #[arg(short = 'x', long, value_name = "N")]
+    pub(super) gid_index: Option<u32>,
+    /// Use IPv6 addresses: of the table, the first that is free, and another for the second process here
+    #[arg(long)]
+    pub(super) ipv6: bool,
     /// Messages up to so many bytes are copied into the queue when they are posted
     #[arg(
         short = 'I',
@@ -147,8 +150,8 @@ pub(crate) struct PerfArgs {
     /// Key that seals the connection data
     #[arg(long, value_name = "F")]
     pub(super) psk_file: Option<std::path::PathBuf>,
-    /// Inject a fault: drop|delay T|dup|corrupt [acks|OPCODE|all] [to END|from END] [after N] [every N] [for T] [psn N], or
-    /// flip END OFFSET; the ends are client and server
+    /// Inject a fault: drop|delay T|dup|corrupt [acks|OPCODE|all] [to END|from END] [after N] [every N] [count N] [for T] [psn N],
+    /// or flip END OFFSET; the ends are client and server
     #[arg(long = "fault", value_name = "RULE")]
     pub(super) faults: Vec<String>,
     /// Where inputs are kept; with two processes here, the client's in F-0 and the server's in F-1.
@@ -214,7 +217,7 @@ fn size(text: &str) -> Result<u32, String> {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<u32>() {
-        Ok(0) => Err("it must be more than zero".to_owned()),
+        Ok(0) => app::duration(text),
         Ok(seconds) => Ok(Duration::from_secs(seconds.into())),
         Err(_) => app::duration(text),
     }

@@ -25,6 +25,7 @@ use super::refusal::Refusal;
 use super::report::{self, Row, Setting};
 use super::second::{self, Door, Second};
 use super::session::{Halves, Session};
+use super::test::Misconnect;
 use crate::device;
 
 /// What came out, good or bad.
@@ -110,6 +111,12 @@ fn started(args: &PerfArgs, keep: &mut Keep) -> Result<(Option<Params>, Outcome)
         let outcome = serve_parent(args, second::call(parent)?, &interrupt, keep)?;
         return Ok((None, outcome));
     }
+    let there = args.peer.as_ref().or(args.listen.as_ref());
+    let there = there.map(|text| second::address(args, text)).transpose()?;
+    let far = there.is_some_and(|address| !address.ip().is_loopback());
+    let device = device::chosen(&args.device, args.gid_index, args.ipv6, far);
+    let device = device.map_err(Refusal::usage)?;
+    let args = &PerfArgs { device, ..args.clone() };
     let faults = Faults::of(&args.faults).map_err(Refusal::usage)?;
     let environment = |name: &str| std::env::var(name).ok();
     let params = Params::of(args, faults.flips.clone(), &environment).map_err(Refusal::usage)?;
@@ -195,10 +202,12 @@ impl Lead<'_> {
             self.keep,
         )?;
         self.settle(&device)?;
-        let place = processes.map(|_| Place {
+        let beside = device::beside(&self.args.device, self.args.wire == Wire::Shm);
+        let beside = processes.map(|_| beside).transpose().map_err(Refusal::usage)?;
+        let place = beside.map(|device| Place {
             cpus: self.cpus.theirs.clone(),
             shared: self.cpus.shared,
-            device: neighbour(&self.args.device),
+            device,
             wire: wire_name(self.args.wire).to_owned(),
             faults: self.faults.frames.clone(),
             run_dir: self.keep.of_server(),
@@ -375,14 +384,22 @@ impl Lead<'_> {
         setting.probe[1] = before.and_then(|_| self.probe(true));
         let verified: u64 = rows.iter().map(|row| row.verified).sum();
         let verdict = Verdict::ok(format!("{verified} bytes verified"));
+        let verdict = match self.params.misconnect {
+            Some(wrong) => verdict.because(without_effect(wrong, setting.path)),
+            None => verdict,
+        };
         let outcome = Outcome { rows, setting: Some(setting), halves, verdict, exit: Exit::Done };
         Ok((self.params, outcome))
     }
 }
 
-/// The device of the other end on this machine: an address belongs to one process.
-fn neighbour(device: &str) -> String {
-    device.split(':').next().unwrap_or(device).to_owned()
+/// Why a connection that is wrong on purpose works all the same.
+fn without_effect(wrong: Misconnect, path: &str) -> String {
+    let why = match (wrong, path) {
+        (Misconnect::Mtu, "local") => ": shared memory has no packets; use --wire udp",
+        _ => "",
+    };
+    format!("--misconnect {wrong} had no effect{why}")
 }
 
 const fn wire_name(wire: Wire) -> &'static str {
@@ -599,7 +616,7 @@ fn result(params: &Params, outcome: &Outcome) -> Value {
 
 /// Prints what came out.
 fn show(args: &PerfArgs, params: &Params, outcome: &Outcome) -> std::io::Result<()> {
-    let Outcome { rows, setting, verdict, .. } = outcome;
+    let Outcome { rows, setting, halves, verdict, .. } = outcome;
     if args.json {
         print(&format!("{}\n", result(params, outcome)))?;
         // Whoever reads the object on stdout may not be whoever looks at the terminal.
@@ -609,7 +626,7 @@ fn show(args: &PerfArgs, params: &Params, outcome: &Outcome) -> std::io::Result<
         return Ok(());
     }
     if let Some(setting) = setting {
-        print(&report::ending(rows, setting, verdict))?;
+        print(&report::ending(rows, setting, halves, verdict))?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pmd_graph::app::{Record, RecordTo, say};
+use pmd_graph::failure::advised;
 use pmd_graph::run_dir::{JournalKeeper, Mark, PLAN, REPORT, RunDir, SERVER};
 use pmd_observe::Verdict;
 use pmd_verbs::Device;
@@ -102,7 +103,8 @@ impl Keep {
         self.tick();
         let run_dir = self.run_dir.as_ref()?;
         let error = run_dir.replace(REPORT, &format!("{report:#}")).err()?;
-        let reason = format!("cannot write {}: {error}", run_dir.path().join(REPORT).display());
+        let path = run_dir.path().join(REPORT);
+        let reason = advised(format!("cannot write {}: {error}", path.display()));
         if run_dir.is_asked() {
             return Some(reason);
         }

@@ -346,11 +346,18 @@ fn refuse_absent(args: &PerfArgs) -> Result<(), String> {
     if args.psk_file.is_some() {
         return Err("sealed connection data is not in this build: leave out --psk-file, and connect within a network that you trust".into());
     }
-    if args.gid_index != 0 {
-        return Err(format!(
-            "-x {}: the GID table of a soft device has one entry, -x 0; `--device soft:ADDRESS` chooses another address",
-            args.gid_index
-        ));
+    match args.misconnect {
+        Some(Misconnect::Qkey) if args.transport != Transport::Ud => {
+            return Err("--misconnect qkey changes nothing: only -c ud has Q_Keys".into());
+        }
+        Some(wrong @ (Misconnect::AccessQp | Misconnect::AccessMr))
+            if args.test.op() == Op::Send && !args.alternate_write =>
+        {
+            return Err(format!(
+                "--misconnect {wrong} changes nothing: SENDs need no right; measure write, read or atomic"
+            ));
+        }
+        _ => {}
     }
     if args.part.is_none() && args.listen.is_none() && args.peer.is_none() && args.port != 18515 {
         return Err("-p goes with --listen or --peer".into());
@@ -526,7 +533,8 @@ pub(super) mod tests {
             ("send-bw -R", "--connect oob"),
             ("send-bw --connect cm", "--connect oob"),
             ("send-bw --psk-file x", "leave out --psk-file"),
-            ("send-bw -x 3", "soft:ADDRESS"),
+            ("send-bw --misconnect access-qp", "measure write, read or atomic"),
+            ("write-bw --misconnect qkey", "only -c ud"),
             ("send-bw -p 9", "--listen"),
             ("write-bw --no-post-recv", "send-bw"),
             ("send-bw -I 8 --buffers app", "exclude"),

@@ -1,6 +1,7 @@
 //! Measurements that did not begin, or broke.
 
 use pmd_graph::app::Exit;
+use pmd_graph::failure::advised;
 use pmd_observe::{Code, Owner, Verdict};
 
 /// Why there is no result, and how the command ends.
@@ -18,6 +19,7 @@ impl Refusal {
 
     /// This machine does not have what it takes.
     pub(super) fn unfit(reason: impl Into<String>) -> Self {
+        let reason = advised(reason.into());
         Self { exit: Exit::Unfit, verdict: Verdict::new(Code::Unknown, Owner::Local, reason) }
     }
 
@@ -33,6 +35,6 @@ impl Refusal {
 
     /// Something of this process that does not work, and that no other code describes.
     pub(super) fn local(reason: impl Into<String>) -> Self {
-        Self::failed(Verdict::new(Code::Unknown, Owner::Local, reason))
+        Self::failed(Verdict::new(Code::Unknown, Owner::Local, advised(reason.into())))
     }
 }

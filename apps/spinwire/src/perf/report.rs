@@ -1,6 +1,7 @@
 //! What a measurement came to, for people and for programs.
 
 use pmd_observe::report::{BytesPerSecond, Nanos};
+use pmd_observe::why::FaultHits;
 use pmd_observe::{Latency, Snapshot, Verdict};
 use serde_json::{Map, Value, json};
 
@@ -210,7 +211,12 @@ pub(super) fn line(params: &Params, row: &Row) -> String {
 }
 
 /// What follows the table.
-pub(super) fn ending(rows: &[Row], setting: &Setting, verdict: &Verdict) -> String {
+pub(super) fn ending(
+    rows: &[Row],
+    setting: &Setting,
+    halves: &Halves,
+    verdict: &Verdict,
+) -> String {
     let verified: u64 = rows.iter().map(|row| row.verified).sum();
     let mut text = String::new();
     for row in rows.iter().filter(|row| !row.timed) {
@@ -229,7 +235,13 @@ pub(super) fn ending(rows: &[Row], setting: &Setting, verdict: &Verdict) -> Stri
     if let Some(probe) = setting.probe[1] {
         text.push_str(&format!(", a cache line apart by {probe} ns afterwards"));
     }
-    text.push_str(&format!("\n{verdict}\n"));
+    text.push('\n');
+    for (end, faults) in ["this end", "the other end"].iter().zip(&halves.faults) {
+        for FaultHits { rule, hits } in faults {
+            text.push_str(&format!("fault at {end}: `{rule}` hit {hits} frames\n"));
+        }
+    }
+    text.push_str(&format!("{verdict}\n"));
     text
 }
 

@@ -147,7 +147,7 @@ impl Door {
     /// When the address cannot be had.
     pub(super) fn open(at: SocketAddr) -> Result<Self, Refusal> {
         let listener = listen(at).map_err(|error| {
-            Refusal::local(format!("cannot listen at {at}: {error}; choose another port with -p"))
+            Refusal::usage(format!("cannot listen at {at}: {error}; choose another port with -p"))
         })?;
         pmd_graph::app::say(format_args!("listening at {}", listener.address()));
         Ok(Self { listener, refused: 0 })

@@ -125,6 +125,19 @@ pub(crate) enum Misconnect {
     Qkey,
 }
 
+impl fmt::Display for Misconnect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Init => "init",
+            Self::Psn => "psn",
+            Self::Mtu => "mtu",
+            Self::AccessQp => "access-qp",
+            Self::AccessMr => "access-mr",
+            Self::Qkey => "qkey",
+        })
+    }
+}
+
 /// Which buffers messages come from and go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -1,5 +1,6 @@
 //! Why a measurement broke: how it broke and what both ends know, as evidence for the rules of `pmd-observe`.
 
+use pmd_graph::config::units::show_time;
 use pmd_observe::why::{End, Evidence, Knobs, Opcode, Path, Peer, Request, Symptom, diagnose};
 use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::{WcOpcode, WcStatus};
@@ -61,12 +62,11 @@ pub(super) fn explain(
         verdict = verdict.because("--no-post-recv: the server posted no receive");
     }
     if let Some(pause) = params.pause {
-        verdict =
-            verdict.because(format!("--pause-responder: the server stood still for {pause:?}"));
+        verdict = verdict
+            .because(format!("--pause-responder: the server stood still for {}", show_time(pause)));
     }
     if let Some(wrong) = params.misconnect {
-        verdict =
-            verdict.because(format!("--misconnect: the server is wrong on purpose: {wrong:?}"));
+        verdict = verdict.because(format!("--misconnect {wrong}: the server is wrong on purpose"));
     }
     (verdict, evidence)
 }

@@ -258,6 +258,43 @@ fn losses_are_counted() {
     assert!(retransmits.as_u64().unwrap() > 0, "{late}");
 }
 
+/// What a measurement survives is told: how often a fault acted, and that a wrong connection did no harm.
+#[test]
+fn what_is_survived_is_told() {
+    let line = "perf send-bw -s 64 -n 2000 --wire udp --fault";
+    let line: Vec<&str> = line.split_whitespace().chain(["drop all every 60"]).collect();
+    let output = spinwire(&line);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let told =
+        text.lines().find(|line| line.starts_with("fault at this end: `drop all every 60` hit "));
+    let hits = told.and_then(|line| line.split(' ').rev().nth(1)?.parse::<u64>().ok());
+    assert!(hits > Some(0), "{text}");
+    let line = "perf write-bw -s 64 -n 100 --wire shm --misconnect mtu --json";
+    let output = spinwire(&line.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let evidence = report(&output)["verdict"]["evidence"].to_string();
+    assert!(evidence.contains("--misconnect mtu had no effect: shared memory has"), "{evidence}");
+}
+
+/// Two processes of this machine over IPv6, in one command: over packets each has an address of its own.
+#[test]
+fn two_processes_measure_over_ipv6() {
+    for wire in ["shm", "udp"] {
+        let line = format!("perf send-lat -s 64 -n 100 --wire {wire} --ipv6 --processes 2 --json");
+        let output = spinwire(&line.split_whitespace().collect::<Vec<_>>());
+        let report = report(&output);
+        let summary = report["verdict"]["summary"].as_str().unwrap();
+        // A machine with one such address has none for the second process, and is told how to get one.
+        let lacks =
+            summary.contains("ip -6 address add") || summary.contains("no IPv6 address is free");
+        assert!(output.status.code() == Some(0) || lacks, "{wire}: {report}{}", stderr(&output));
+        if !lacks {
+            assert_eq!((&report["wire"], &report["iters"]), (&wire.into(), &100.into()));
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused_with_the_fix() {
     for (line, code, fix) in [
@@ -273,6 +310,10 @@ fn what_cannot_be_is_refused_with_the_fix() {
         ("send-bw --device soft:192.0.2.77", 3, "192.0.2.77"),
         ("send-bw --peer nowhere", 2, "127.0.0.1:18515"),
         ("send-bw -s 1GiB -q 512 -n 1", 3, "fewer queue pairs"),
+        ("send-bw --misconnect access-qp", 2, "measure write, read or atomic"),
+        ("write-bw --misconnect qkey", 2, "only -c ud has Q_Keys"),
+        ("send-bw -x 4000", 2, "see `spinwire devices`"),
+        ("send-bw --device soft:127.0.0.1 --ipv6", 2, "leave out -x and --ipv6"),
     ] {
         let verdict = fail(line, code);
         let summary = verdict["summary"].as_str().unwrap();
