@@ -31,6 +31,7 @@ const fn app(registry: &Registry) -> App<'_> {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     pmd_graph::app::log_to_stderr();
+    pmd_graph::app::signals::outlive_file_limits();
     let registry = Registry::builtin();
     let ended = match &cli.command {
         Command::Run(args) => Ok(app(&registry).run(args)),

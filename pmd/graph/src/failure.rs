@@ -7,6 +7,29 @@ use pmd_observe::why::Evidence;
 use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::endpoint::{MemoryError, SubmitError};
 
+/// What the system says when a limit of the process is met, and what raises it.
+const LIMITS: [(rustix::io::Errno, &str); 3] = [
+    (
+        rustix::io::Errno::MFILE,
+        "this process may open no more: raise its limit, as in `ulimit -n 65536`",
+    ),
+    (rustix::io::Errno::NFILE, "this machine may open no more: raise fs.file-max"),
+    (
+        rustix::io::Errno::FBIG,
+        "files may become no longer: raise the limit, as in `ulimit -f unlimited`",
+    ),
+];
+
+/// The text, and what helps where it tells of a limit of the process that was met.
+pub fn advised(text: String) -> String {
+    let says =
+        |errno: &rustix::io::Errno| text.contains(&format!("(os error {})", errno.raw_os_error()));
+    match LIMITS.iter().find(|(errno, advice)| says(errno) && !text.contains(advice)) {
+        Some((_, advice)) => format!("{text}; {advice}"),
+        None => text,
+    }
+}
+
 /// Why a node gave up: a verdict, and how the node knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -21,7 +44,8 @@ pub struct Failure {
 impl Failure {
     /// A failure of which this node has evidence.
     pub fn new(code: Code, owner: Owner, summary: impl Into<String>) -> Self {
-        Self { verdict: Verdict::new(code, owner, summary), hearsay: false, evidence: None }
+        let verdict = Verdict::new(code, owner, advised(summary.into()));
+        Self { verdict, hearsay: false, evidence: None }
     }
 
     /// Something of this process that does not work, and that no other code describes.
@@ -82,5 +106,21 @@ impl From<SubmitError> for Failure {
             SubmitError::Full | SubmitError::Degraded => Code::Unknown,
         };
         Self::new(code, Owner::Local, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_a_process_are_named_with_what_raises_them() {
+        let error = |errno: rustix::io::Errno| std::io::Error::from(errno);
+        let failure = Failure::local(format!("no socket: {}", error(rustix::io::Errno::MFILE)));
+        let summary = failure.verdict.summary;
+        assert!(summary.ends_with("as in `ulimit -n 65536`"), "{summary}");
+        assert_eq!(advised(summary.clone()), summary, "once");
+        assert!(advised(error(rustix::io::Errno::FBIG).to_string()).contains("ulimit -f"));
+        assert_eq!(advised("as it is".into()), "as it is");
     }
 }

@@ -1,7 +1,7 @@
 //! Faults that a run is given, as the command line writes them.
 //!
 //! `flip NODE OFFSET` changes one stored byte of a `block-target` or `kv-server`. Everything else disturbs frames, and is read by the
-//! device library: `drop|delay T|dup|corrupt [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [for T] [psn N]`.
+//! device library: `drop|delay T|dup|corrupt [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [count N] [for T] [psn N]`.
 
 use std::str::FromStr;
 

@@ -160,6 +160,16 @@ pub trait NodeFactory: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Whether what its keys name is there. Asked when a run starts, and by nobody who only looks at the config, which may
+    /// run elsewhere.
+    ///
+    /// # Errors
+    /// What is missing.
+    fn preflight(&self, settings: &Settings) -> Result<(), String> {
+        let _ = settings;
+        Ok(())
+    }
+
     /// Queues and operations of the edge that it initiates; `None` where it only answers.
     fn traffic(&self, settings: &Settings) -> Option<Traffic> {
         let _ = settings;

@@ -76,8 +76,16 @@ impl fmt::Display for Report {
                 false => writeln!(f, "NOT MET  {text}\n         seen instead: {seen}")?,
             }
         }
+        let mut told: Vec<(&Verdict, Vec<&str>)> = Vec::new();
         for Diagnosis { qp, verdict } in self.verdicts.iter().filter(|one| !one.verdict.is_ok()) {
-            writeln!(f, "\n{qp}: {verdict}")?;
+            match told.iter_mut().find(|(known, _)| *known == verdict) {
+                Some((_, qps)) => qps.push(qp),
+                None => told.push((verdict, vec![qp])),
+            }
+        }
+        // What several queue pairs have met is told once.
+        for (verdict, qps) in told {
+            writeln!(f, "\n{}: {verdict}", qps.join(", "))?;
         }
         let met = self.expectations.iter().filter(|one| one.met).count();
         writeln!(

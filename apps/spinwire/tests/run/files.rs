@@ -26,6 +26,30 @@ impl Drop for Fifo {
     }
 }
 
+/// Limits of the process are met as errors, and what raises them is named; none kills it.
+#[test]
+fn limits_of_a_process_are_named() {
+    let state = Path::new(env!("CARGO_TARGET_TMPDIR")).join("state");
+    let run = |limit: &str, arguments: &str| {
+        let line = format!("{limit} && exec {} {arguments}", env!("CARGO_BIN_EXE_spinwire"));
+        let output = Command::new("sh").args(["-c", &line]).env("XDG_STATE_HOME", &state).output();
+        output.expect("sh runs")
+    };
+    let output = run("ulimit -n 9", &format!("run {} --json", config("quickstart.toml")));
+    assert!(matches!(output.status.code(), Some(1 | 3)), "{output:?}");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+    assert!(text.contains("ulimit -n"), "{text}");
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("short-files");
+    let input = Input::new("short", 1000);
+    let (config, set) = (config("quickstart.toml"), input.set());
+    let arguments = format!("run {config} --set {set} --json --run-dir {}", dir.display());
+    let output = run("ulimit -f 0", &arguments);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+    assert!(text.contains("ulimit -f"), "{text}");
+    fs::remove_dir_all(&dir).expect("it is ours");
+}
+
 /// Opening a FIFO waits for its other end: it is refused instead, wherever it is given.
 #[test]
 fn a_fifo_is_refused_and_not_waited_for() {
@@ -35,7 +59,7 @@ fn a_fifo_is_refused_and_not_waited_for() {
     let input = Input::new("fifo", 1000);
     let set = input.set();
     for (arguments, code) in [
-        (&["run", &config, "--set", &source][..], 1),
+        (&["run", &config, "--set", &source][..], 2),
         (&["run", &config, "--set", &set, "--capture", &path], 1),
         (&["run", &path], 2),
         (&["check", &path], 2),
@@ -54,8 +78,8 @@ fn a_fifo_is_refused_and_not_waited_for() {
 fn a_file_that_hides_its_size_is_refused() {
     let source = "node.source.path=/proc/self/status";
     let output = Running::start(&["run", &config("quickstart.toml"), "--set", source]).end();
-    assert_eq!(output.status.code(), Some(1));
-    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(2));
+    let text = stderr(&output);
     assert!(text.contains("cannot read `/proc/self/status`: it has content"), "{text}");
 }
 
@@ -120,5 +144,11 @@ fn a_run_directory_that_takes_no_report_fails_the_run() {
 
     let output = spinwire(&["run", &config, "--set", &set, "--run-dir", "/proc"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("cannot write to the run directory /proc"), "{output:?}");
+    let text = stderr(&output);
+    assert!(text.contains("cannot write to the run directory /proc: name one where"), "{text}");
+    let file = input.path.display().to_string();
+    let output = spinwire(&["run", &config, "--set", &set, "--run-dir", &file]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("is a file: name a directory"), "{text}");
 }

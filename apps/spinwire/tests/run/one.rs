@@ -52,6 +52,7 @@ fn the_report_has_the_keys_of_the_contract() {
     let report = report(&output);
     let expected = [
         "ok",
+        "interrupted",
         "elapsed_s",
         "nodes",
         "verdict",
@@ -152,8 +153,8 @@ fn faults_that_make_no_sense_are_bad_usage() {
 fn an_unreadable_file_is_named() {
     let path = "node.source.path=/nonexistent/file";
     let output = spinwire(&["run", &config("quickstart.toml"), "--set", path]);
-    assert_eq!(output.status.code(), Some(1));
-    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(2));
+    let text = stderr(&output);
     assert!(text.contains("cannot read `/nonexistent/file`: No such file"), "{text}");
 }
 

@@ -72,7 +72,8 @@ fn a_run_that_does_not_begin_is_an_object_too() {
     for (arguments, code, owner, reason) in [
         (&["--capture", "/nonexistent/x.pcapng"][..], 1, "local", "/nonexistent/x.pcapng"),
         (&["--run-dir", "/proc/none"], 1, "local", "/proc/none"),
-        (&["--set", &listen], 1, "local", "observe.listen"),
+        (&["--set", &listen], 2, "config", "observe.listen"),
+        (&["--set", "node.source.path=/nonexistent"], 2, "config", "cannot read `/nonexistent`"),
         (&["--set", "device.soft0.address=192.0.2.77"], 3, "local", "192.0.2.77"),
         (&big, 3, "local", "does not fit this machine"),
         (&[&server, big[0], big[1], big[2], big[3]], 3, "local", "does not fit this machine"),
@@ -95,11 +96,39 @@ fn a_run_that_does_not_begin_is_an_object_too() {
     }
 }
 
+/// An address at which somebody else listens is found before anything runs, and named with its key.
+#[test]
+fn a_listener_whose_address_is_taken_is_refused() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let listen = format!("node.target.listen={address}");
+    let (server, client) = (config("quickstart-server.toml"), config("quickstart-client.toml"));
+    for configs in [&[&*server][..], &[&server, &client]] {
+        let output = spinwire(&[&["run", "--json", "--set", &listen], configs].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let verdict = report(&output)["verdict"].clone();
+        assert_eq!(
+            (&verdict["owner"], &verdict["knob"]),
+            (&"config".into(), &"node.target.listen".into())
+        );
+        let summary = verdict["summary"].as_str().unwrap();
+        let says = format!("cannot listen at node.target.listen = \"{address}\"");
+        assert!(summary.contains(&says) && summary.contains("set another port"), "{summary}");
+    }
+    let output = spinwire(&["perf", "send-lat", "--listen", &address.to_string()]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(stderr(&output).contains("choose another port with -p"), "{}", stderr(&output));
+}
+
 #[test]
 fn a_run_of_no_time_is_refused() {
-    for duration in ["0s", "0ms"] {
+    for duration in ["0s", "0ms", "0"] {
         let output = spinwire(&["run", "--duration", duration]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(stderr(&output).contains("must be more than zero"), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains("must be more than zero: leave it out"),
+            "{}",
+            stderr(&output)
+        );
     }
 }

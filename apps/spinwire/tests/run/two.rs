@@ -170,9 +170,10 @@ fn a_port_that_is_taken_is_named() {
     let listen = format!("node.target.listen={address}");
     let server = config("quickstart-server.toml");
     let output = spinwire(&["run", &server, "--set", &listen]);
-    assert_eq!(output.status.code(), Some(1));
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains(&format!("cannot listen at {address}")), "{text}{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(2));
+    let text = stderr(&output);
+    let says = format!("cannot listen at node.target.listen = \"{address}\"");
+    assert!(text.contains(&says), "{text}");
 }
 
 /// A listener that is no pipeline, and a caller that is none.

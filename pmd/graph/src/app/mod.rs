@@ -6,6 +6,7 @@ mod bar;
 mod harmless;
 mod overwrite;
 mod pipeline;
+mod preflight;
 mod record;
 mod refusal;
 mod several;
@@ -77,8 +78,8 @@ pub struct RunArgs {
     /// Changes to the config.
     #[command(flatten)]
     pub sets: Sets,
-    /// Inject a fault: drop|delay T|dup|corrupt [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [for T] [psn N], or
-    /// flip NODE OFFSET
+    /// Inject a fault: drop|delay T|dup|corrupt [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [count N] [for T] [psn N],
+    /// or flip NODE OFFSET
     #[arg(long = "fault", value_name = "RULE")]
     pub faults: Vec<String>,
     /// Write every frame to this pcapng file
@@ -119,6 +120,7 @@ struct Cli {
 /// The `main` of a program that registers kinds of its own and runs pipelines: its arguments are those of `spinwire run`.
 pub fn main(registry: &Registry) -> ExitCode {
     log_to_stderr();
+    signals::outlive_file_limits();
     let cli = Cli::parse();
     let app = App { registry, default: None, command: &[] };
     app.run(&cli.run).into()
@@ -154,8 +156,11 @@ pub fn log_to_stderr() {
 /// # Errors
 /// What is wrong with the text, and what may have been meant.
 pub fn duration(text: &str) -> Result<Duration, String> {
+    let zero =
+        "it must be more than zero: leave it out for a run without a limit, or write a time as 10s";
     match parse_time(text) {
-        Ok(Duration::ZERO) => Err("it must be more than zero".to_owned()),
+        Ok(Duration::ZERO) => Err(zero.to_owned()),
+        Err(_) if text.parse() == Ok(0) => Err(zero.to_owned()),
         Ok(duration) => Ok(duration),
         Err(error) => Err(match error.meant {
             Some(meant) => format!("{}; did you mean {meant}?", error.reason),
@@ -178,7 +183,10 @@ mod tests {
     #[test]
     fn durations_carry_units() {
         assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("0s"), Err("it must be more than zero".to_owned()));
+        for nothing in ["0s", "0", "0ms"] {
+            let error = duration(nothing).unwrap_err();
+            assert!(error.starts_with("it must be more than zero: leave it out"), "{error}");
+        }
         assert_eq!(
             duration("10S"),
             Err("`S` is not a unit of a duration; did you mean 10s?".to_owned())

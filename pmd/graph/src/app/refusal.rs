@@ -8,6 +8,7 @@ use pmd_observe::{Code, Owner, Verdict};
 
 use super::{Exit, pipeline, say};
 use crate::device::DeviceError;
+use crate::failure::advised;
 use crate::plan::Plan;
 use crate::plan::fit::Fit;
 use crate::run::{Report, RunError};
@@ -47,11 +48,13 @@ impl Refusal {
     }
 
     fn new(exit: Exit, owner: Owner, reason: String) -> Self {
+        let reason = advised(reason);
         let text = Some(format!("error: {reason}"));
         Self { exit, text, verdict: Verdict::new(Code::Unknown, owner, reason) }
     }
 
-    fn turn(mut self, knob: &str) -> Self {
+    /// Names the setting that applies.
+    pub(super) fn turn(mut self, knob: &str) -> Self {
         self.verdict = self.verdict.turn(knob);
         self
     }
@@ -91,9 +94,7 @@ impl From<RunError> for Refusal {
             | RunError::Spawn(SpawnError::Thread { .. }) => {
                 Self::new(Exit::Unfit, Owner::Local, text)
             }
-            RunError::Observe { .. } => {
-                Self::new(Exit::Failed, Owner::Local, text).turn("observe.listen")
-            }
+            RunError::Observe { .. } => Self::usage(text).turn("observe.listen"),
             RunError::Device { .. } | RunError::Spawn(_) => {
                 Self::new(Exit::Failed, Owner::Local, text)
             }

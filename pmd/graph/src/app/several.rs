@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::refusal::Refusal;
-use super::{App, Exit, RunArgs, of_part, overwrite, pipeline, signals, single};
+use super::{App, Exit, RunArgs, of_part, overwrite, pipeline, preflight, signals, single};
 use crate::limits::{CONFIG_BYTES_MAX, DRAIN, PART_GRACE, WATCH};
 use crate::regular;
 use crate::run_dir::{self, Mark, RunDir};
@@ -44,6 +44,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> Result<
         if !fit.fits() {
             return Err(Refusal::unfit(&pipeline.plan, &fit));
         }
+        preflight::look(&pipeline.plan)?;
         let faults = addressed(&args.faults, fault_target, table.as_ref(), &tables);
         let asked = args.capture.as_ref().map(|capture| of_part(capture, index));
         let capture = asked.or_else(|| pipeline.plan.observe.capture.clone());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 /// Exit code of a process that was told twice, as shells count: 128 and the number of SIGINT.
@@ -23,6 +23,14 @@ pub fn interrupt() -> io::Result<Arc<AtomicBool>> {
         flag::register(signal, Arc::clone(&flag))?;
     }
     Ok(flag)
+}
+
+/// Has a write beyond `ulimit -f` fail as any other write can, by EFBIG, instead of killing the process by SIGXFSZ
+/// (setrlimit(2)).
+pub fn outlive_file_limits() {
+    if let Err(error) = flag::register(SIGXFSZ, Arc::default()) {
+        tracing::warn!("a file that becomes too long will end this process: {error}");
+    }
 }
 
 /// Asks the kernel to tell this process to end when the one that started it does, however that ends.

@@ -10,7 +10,8 @@ use serde_json::json;
 use super::bar::Bar;
 use super::pipeline::Pipeline;
 use super::refusal::Refusal;
-use super::{App, Exit, RunArgs, overwrite, pipeline, say, signals};
+use super::{App, Exit, RunArgs, overwrite, pipeline, preflight, say, signals};
+use crate::failure::advised;
 use crate::fault::Fault;
 use crate::plan::Plan;
 use crate::run::{Report, RunOptions, run as run_plan};
@@ -29,6 +30,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs) -> Result<Exit, Refusal> {
     let claimed = pipeline::claim(app.registry, config, app.default, &args.sets.sets)?;
     let (pipeline, claims) = claimed.ok_or_else(Refusal::config)?;
     let plan = &pipeline.plan;
+    preflight::look(plan)?;
     let faults = faults(&args.faults)?;
     let capture = args.capture.as_deref().or(plan.observe.capture.as_deref());
     let inputs = overwrite::inputs(config, plan);
@@ -109,7 +111,8 @@ fn keep(run_dir: &RunDir, report: &mut Report, plan: &serde_json::Value) {
     let files = [(run_dir::PLAN, Ok(format!("{plan:#}"))), (run_dir::REPORT, text)];
     for (name, text) in files {
         let Err(error) = text.and_then(|text| run_dir.replace(name, &text)) else { continue };
-        let reason = format!("cannot write {}: {error}", run_dir.path().join(name).display());
+        let path = run_dir.path().join(name);
+        let reason = advised(format!("cannot write {}: {error}", path.display()));
         if run_dir.is_asked() && report.ok {
             report.ok = false;
             report.verdict = Verdict::new(Code::Unknown, Owner::Local, reason);

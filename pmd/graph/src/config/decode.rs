@@ -19,10 +19,22 @@ pub(super) fn decode(
     keys: &[&Key],
     report: &mut Report,
 ) -> Option<Settings> {
+    decode_among(table, header, what, keys, &|_| Vec::new(), report)
+}
+
+/// The same for a table that is one of several kinds: `others` tells which other kinds have a key.
+pub(super) fn decode_among(
+    table: &Table,
+    header: Span,
+    what: &str,
+    keys: &[&Key],
+    others: &dyn Fn(&str) -> Vec<&'static str>,
+    report: &mut Report,
+) -> Option<Settings> {
     let before = report.errors();
     for entry in table.entries() {
         if !keys.iter().any(|key| key.name == entry.key) {
-            report.push(unknown_key(entry, what, keys));
+            report.push(unknown_key(entry, what, keys, &others(&entry.key)));
         }
     }
     let mut settings = Settings::default();
@@ -84,12 +96,19 @@ fn is_read(key: &Key, settings: &Settings) -> bool {
     )
 }
 
-fn unknown_key(entry: &Entry, what: &str, keys: &[&Key]) -> Diagnostic {
+fn unknown_key(entry: &Entry, what: &str, keys: &[&Key], others: &[&str]) -> Diagnostic {
     let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
     let mut diagnostic = Diagnostic::error(format!("{what} has no key `{}`", entry.key))
         .at(entry.key_span, "unknown key")
         .note(format!("its keys are {}", names.join(", ")));
-    if let Some(near) = suggest::nearest(&entry.key, names) {
+    if !others.is_empty() {
+        // It is no slip: whoever wrote it wants what another kind does.
+        diagnostic = diagnostic.help(format!(
+            "remove it: kinds that have `{}` are {}",
+            entry.key,
+            others.join(", ")
+        ));
+    } else if let Some(near) = suggest::nearest(&entry.key, names) {
         diagnostic = diagnostic.fix(entry.key_span, near, format!("did you mean `{near}`?"));
     }
     diagnostic

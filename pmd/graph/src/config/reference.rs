@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use super::decode::expected;
 use super::keys;
-use super::schema::{Form, Key};
-use crate::registry::{Registry, Schema};
+use super::schema::{Form, Key, Settings};
+use super::transport::Transport;
+use crate::registry::{NodeFactory, Registry, Schema};
 
 /// Every table and every kind of node of a registry, as Markdown.
 pub fn reference(registry: &Registry) -> String {
@@ -32,11 +33,28 @@ pub fn reference(registry: &Registry) -> String {
         page.section(
             &format!("[[node]], kind = \"{}\"", schema.kind()),
             &about(schema),
-            schema.keys(),
+            &as_it_takes_them(factory.as_ref()),
         );
     }
     page.section("[observe]", "", &keys::observe());
     page.0
+}
+
+/// The keys of a kind, where `transport` has only the words that can carry what the kind posts.
+fn as_it_takes_them(factory: &dyn NodeFactory) -> Vec<Key> {
+    let mut keys = factory.schema().keys().to_vec();
+    let settings = Settings::of_defaults(&keys);
+    let needs = factory.traffic(&settings).map(|traffic| traffic.operations).unwrap_or_default();
+    let carries = |word: &&'static str| {
+        let transport = Transport::from_name(word);
+        transport.is_none_or(|transport| {
+            needs.iter().all(|need| transport.lacks(need.operation).is_none())
+        })
+    };
+    for key in keys.iter_mut().filter(|key| key.name() == "transport") {
+        key.keep_words(carries);
+    }
+    keys
 }
 
 fn about(schema: &Schema) -> String {

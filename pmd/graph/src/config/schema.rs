@@ -198,6 +198,13 @@ impl Key {
         self
     }
 
+    /// Leaves the words out that are not wanted, where it takes words.
+    pub(super) fn keep_words(&mut self, wanted: impl Fn(&&'static str) -> bool) {
+        if let Form::Word { words, .. } = &mut self.form {
+            words.retain(wanted);
+        }
+    }
+
     /// The key says something only while `key`, which stands before it, is `word`; given otherwise, it is refused, and its
     /// default holds only then.
     #[must_use]
@@ -368,6 +375,19 @@ impl Settings {
         tally, tally_opt, Tally, &[(String, u64)], |tally| tally;
         /// A table within the value.
         group, group_opt, Group, &Settings, |group| group;
+    }
+
+    /// Those of a table that says nothing but that there is a peer: the defaults.
+    pub(super) fn of_defaults(keys: &[Key]) -> Self {
+        let default = |key: &Key| {
+            let value = match (key.default_value(), &key.form) {
+                (Some(value), _) => value.clone(),
+                (None, Form::Peer) => Value::Socket(SocketAddr::from(([127, 0, 0, 1], 7471))),
+                (None, _) => return None,
+            };
+            Some(Setting { name: key.name, value, span: None })
+        };
+        Self { settings: keys.iter().filter_map(default).collect() }
     }
 
     /// The value of `key`, whatever its form; `None` when it is not given and has no default.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::decode::decode;
+use super::decode::{decode, decode_among};
 use super::document::{Entry, Raw, Table};
 use super::links::{self, Declared, Draft};
 use super::retry::{self, Environment};
@@ -11,7 +11,7 @@ use super::transport::Transport;
 use super::{Config, Device, Lcore, Memory, Observe, keys, suggest, words};
 use crate::diagnostic::{Diagnostic, Report, Span};
 use crate::limits::{NAME_BYTES_MAX, NODES_MAX};
-use crate::registry::Registry;
+use crate::registry::{Registry, Schema};
 
 const TABLES: [&str; 6] = ["memory", "retry", "device", "lcore", "node", "observe"];
 
@@ -323,7 +323,9 @@ fn drafts(
             continue;
         };
         let keys: Vec<&Key> = common.iter().chain(factory.schema().keys()).collect();
-        let Some(settings) = decode(table, header, &what, &keys, report) else { continue };
+        let others = |key: &str| kinds_with(registry, key);
+        let settings = decode_among(table, header, &what, &keys, &others, report);
+        let Some(settings) = settings else { continue };
         drafts.push(Draft {
             name: settings.text("name").to_owned(),
             span,
@@ -337,6 +339,12 @@ fn drafts(
         });
     }
     drafts
+}
+
+/// The kinds of node that have a key of their own of this name.
+fn kinds_with(registry: &Registry, key: &str) -> Vec<&'static str> {
+    let has = |schema: &&Schema| schema.keys().iter().any(|known| known.name() == key);
+    registry.nodes().map(|factory| factory.schema()).filter(has).map(Schema::kind).collect()
 }
 
 fn unknown_kind(kind: &str, span: Span, registry: &Registry) -> Diagnostic {

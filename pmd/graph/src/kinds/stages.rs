@@ -57,6 +57,10 @@ impl NodeFactory for FileSource {
         Some(settings.size("block").get())
     }
 
+    fn preflight(&self, settings: &Settings) -> Result<(), String> {
+        node::file_source::open(settings.text("path")).map(drop)
+    }
+
     fn regions(&self, settings: &Settings, flow: &Flow) -> Vec<Region> {
         blocks(settings, flow)
     }

@@ -4,7 +4,7 @@ use std::env;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pmd_observe::{Code, Owner};
 
@@ -33,18 +33,26 @@ pub(crate) struct FileSource {
     outlet: Option<Outlet>,
 }
 
+/// The file that a `path` means, or why it cannot be sent.
+pub(crate) fn open(path: &str) -> Result<(PathBuf, File, Metadata), String> {
+    let path = if path == SELF { executable()? } else { PathBuf::from(path) };
+    let failed = |error: io::Error| {
+        format!("{}; give the path of a file, or \"{SELF}\"", cannot_read(&path, &error))
+    };
+    let (file, metadata) = regular::open(&path).map_err(failed)?;
+    if regular::hides_its_size(&file, &metadata).map_err(failed)? {
+        let reason =
+            "it has content and does not say how much, as files of /proc: copy it to a disk";
+        return Err(failed(io::Error::other(reason)));
+    }
+    Ok((path, file, metadata))
+}
+
 impl FileSource {
     pub(crate) fn build(cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
         let settings = cx.settings();
-        let path = settings.text("path");
-        let path = if path == SELF { executable(cx.name())? } else { PathBuf::from(path) };
-        let failed = |error: &io::Error| unreadable(cx.name(), &path, error);
-        let (file, metadata) = regular::open(&path).map_err(|error| failed(&error))?;
-        if regular::hides_its_size(&file, &metadata).map_err(|error| failed(&error))? {
-            let reason =
-                "it has content and does not say how much, as files of /proc: copy it to a disk";
-            return Err(failed(&io::Error::other(reason)));
-        }
+        let opened = open(settings.text("path"));
+        let (path, file, metadata) = opened.map_err(|reason| refused(cx.name(), &reason))?;
         let (size, block) = (Metadata::len(&metadata), settings.size("block").get());
         let buffers = cx.buffers("blocks", block)?;
         let outlet = cx.outlet();
@@ -72,12 +80,15 @@ impl FileSource {
         let len = len as u32;
         let scratch = &mut self.scratch[..len as usize];
         let read = self.file.read_exact_at(scratch, self.offset);
-        read.map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                let error = format!("it was cut to less than its {} bytes meanwhile", self.size);
-                unreadable(&self.name, &self.path, &io::Error::other(error))
-            }
-            _ => unreadable(&self.name, &self.path, &error),
+        read.map_err(|error| {
+            let error = match error.kind() {
+                io::ErrorKind::UnexpectedEof => io::Error::other(format!(
+                    "it was cut to less than its {} bytes meanwhile",
+                    self.size
+                )),
+                _ => error,
+            };
+            refused(&self.name, &cannot_read(&self.path, &error))
         })?;
         buffer.write_at(0, scratch)?;
         let block = Block { buffer, len, offset: self.offset, crc32c: None };
@@ -119,14 +130,16 @@ impl Node for FileSource {
     }
 }
 
-fn executable(node: &str) -> Result<PathBuf, Failure> {
-    env::current_exe().map_err(|error| {
-        Failure::local(format!("`{node}` cannot find the running executable: {error}"))
-            .turn(format!("node.{node}.path"))
-    })
+fn executable() -> Result<PathBuf, String> {
+    env::current_exe().map_err(|error| format!("cannot find the running executable: {error}"))
 }
 
-fn unreadable(node: &str, path: &std::path::Path, error: &io::Error) -> Failure {
-    let summary = format!("`{node}` cannot read `{}`: {error}", path.display());
-    Failure::new(Code::Unknown, Owner::Config, summary).turn(format!("node.{node}.path"))
+fn cannot_read(path: &Path, error: &io::Error) -> String {
+    format!("cannot read `{}`: {error}", path.display())
+}
+
+/// The path is the config's.
+fn refused(node: &str, reason: &str) -> Failure {
+    Failure::new(Code::Unknown, Owner::Config, format!("`{node}` {reason}"))
+        .turn(format!("node.{node}.path"))
 }

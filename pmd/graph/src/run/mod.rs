@@ -26,7 +26,7 @@ use thiserror::Error;
 
 use crate::config::Peer;
 use crate::device::{Device, DeviceError, DeviceRequest};
-use crate::failure::Failure;
+use crate::failure::{Failure, advised};
 use crate::fault::{self, Fault, FaultError, Flip};
 use crate::limits::DRAIN;
 use crate::node::{Edges, Live, NodeResult};
@@ -36,6 +36,7 @@ use crate::run_dir::JournalKeeper;
 use lcore::Ties;
 use monitor::{Monitor, Outlets, Subject};
 use survey::{Asker, Seat};
+use watch::End;
 
 pub use memory::RegionReport;
 pub use report::{BothCounters, CounterReport, FaultReport, LcoreReport, NodeReport, Report};
@@ -152,7 +153,7 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
     let journal = JournalKeeper::new(readers, run_dir.as_deref());
     let mut watch =
         watch::Watch { plan: &plan, live: &live, duration, interrupt, watcher, journal };
-    watch.until_the_end(&running, began);
+    let end = watch.until_the_end(&running, began);
     let ended = running.join(DRAIN);
     watch.journal.keep();
     let elapsed = began.elapsed();
@@ -164,7 +165,7 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
             finished.push(Failure::local(format!("device `{}`: {error}", device.name)));
         }
     }
-    let (verdict, evidence) = verdict(&results, &ended, finished);
+    let (verdict, evidence) = verdict(&results, &ended, finished, end);
     if let Some(monitor) = monitor {
         monitor.finish(&verdict);
     }
@@ -183,6 +184,7 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
     let trouble = if verdict.is_ok() { String::new() } else { watch.journal.trouble() };
     Ok(Report {
         ok: verdict.is_ok(),
+        interrupted: end == End::Told,
         elapsed_s: elapsed.as_secs_f64(),
         nodes: (0..plan.nodes.len()).map(report).collect(),
         verdict,
@@ -289,6 +291,7 @@ fn verdict(
     results: &[NodeResult],
     ended: &[Ended],
     finished: Vec<Failure>,
+    end: End,
 ) -> (Verdict, Option<Evidence>) {
     let alone = |verdict| (verdict, None);
     let known = |failure: Failure| (failure.verdict, failure.evidence.map(|evidence| *evidence));
@@ -300,14 +303,17 @@ fn verdict(
     let failed = |outcome: &Result<(), LcoreError>| match outcome {
         // The node has said why.
         Ok(()) | Err(LcoreError::Loop { source: LoopError::Failed { .. }, .. }) => None,
-        Err(error) => Some(alone(Verdict::new(Code::Unknown, Owner::Local, error.to_string()))),
+        Err(error) => {
+            let reason = advised(error.to_string());
+            Some(alone(Verdict::new(Code::Unknown, Owner::Local, reason)))
+        }
     };
-    let verified = || results.iter().map(|result| result.counts.verified_bytes).max().unwrap_or(0);
+    let verified: u64 = results.iter().map(|result| result.counts.verified_bytes).sum();
     first(false)
         .or_else(|| ended.iter().find_map(|lcore| failed(&lcore.outcome)))
         .or_else(|| first(true))
         .or_else(|| finished.into_iter().next().map(known))
-        .unwrap_or_else(|| alone(Verdict::ok(format!("done; {} bytes verified", verified()))))
+        .unwrap_or_else(|| alone(Verdict::ok(format!("{end}; {verified} bytes verified"))))
 }
 
 /// What an lcore's start could not do, with the node that could not begin.

@@ -21,6 +21,8 @@ use crate::plan::{LcorePlan, NodePlan};
 pub struct Report {
     /// Whether everything asked for was done and verified.
     pub ok: bool,
+    /// Whether a signal told it to stop before it was done.
+    pub interrupted: bool,
     /// From the start of the lcores to their end.
     pub elapsed_s: f64,
     /// The nodes, in the order of the config.
@@ -85,6 +87,7 @@ impl Report {
     pub fn refused(verdict: Verdict) -> Self {
         Self {
             ok: false,
+            interrupted: false,
             elapsed_s: 0.0,
             nodes: Vec::new(),
             verdict,

@@ -1,11 +1,13 @@
 //! The control thread while the lcores run.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pmd_lcore::{Running, Wait};
 
+use crate::config::units::show_time;
 use crate::limits::{DRAIN, WATCH};
 use crate::node::Live;
 use crate::plan::Plan;
@@ -26,6 +28,27 @@ pub struct Progress {
     pub errors: u64,
 }
 
+/// Why a run came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Its nodes had nothing left to do, or one failed.
+    Itself,
+    /// The time was over that it was given.
+    Time(Duration),
+    /// Somebody told it to stop, by a signal.
+    Told,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Itself => f.write_str("done"),
+            Self::Time(time) => write!(f, "stopped after {}, as it was to", show_time(*time)),
+            Self::Told => f.write_str("stopped before its end, as it was told by a signal"),
+        }
+    }
+}
+
 /// What the control thread looks at.
 pub(super) struct Watch<'a, 'w> {
     pub(super) plan: &'a Plan,
@@ -39,8 +62,9 @@ pub(super) struct Watch<'a, 'w> {
 impl Watch<'_, '_> {
     /// Waits until all lcores have ended, or one has failed, or the run is to end: then the others are told to stop, and
     /// waited for as long as they may drain.
-    pub(super) fn until_the_end(&mut self, running: &Running, began: Instant) {
+    pub(super) fn until_the_end(&mut self, running: &Running, began: Instant) -> End {
         let mut stopped: Option<Instant> = None;
+        let mut end = End::Itself;
         loop {
             match running.wait(WATCH) {
                 Wait::Ended | Wait::Failed => break,
@@ -54,22 +78,25 @@ impl Watch<'_, '_> {
             match stopped {
                 Some(since) if since.elapsed() >= DRAIN => break,
                 Some(_) => {}
-                None if self.is_over(began) => {
-                    running.stop(DRAIN);
-                    stopped = Some(Instant::now());
+                None => {
+                    if let Some(over) = self.is_over(began) {
+                        running.stop(DRAIN);
+                        (stopped, end) = (Some(Instant::now()), over);
+                    }
                 }
-                None => {}
             }
         }
         let progress = self.progress(began.elapsed());
         if let Some(watcher) = &mut self.watcher {
             watcher(&progress);
         }
+        end
     }
 
-    fn is_over(&self, began: Instant) -> bool {
+    fn is_over(&self, began: Instant) -> Option<End> {
         let interrupted = self.interrupt.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed));
-        interrupted || self.duration.is_some_and(|duration| began.elapsed() >= duration)
+        let time = self.duration.filter(|duration| began.elapsed() >= *duration);
+        if interrupted { Some(End::Told) } else { time.map(End::Time) }
     }
 
     fn progress(&self, elapsed: Duration) -> Progress {
@@ -78,7 +105,7 @@ impl Watch<'_, '_> {
             let (counts, expected) = live.read();
             progress.expected_bytes = progress.expected_bytes.saturating_add(expected);
             progress.errors += counts.errors;
-            progress.verified_bytes = progress.verified_bytes.max(counts.verified_bytes);
+            progress.verified_bytes += counts.verified_bytes;
             // Where a stream ends, its bytes are counted once.
             if node.to.is_none() && node.clients.is_empty() {
                 progress.bytes += counts.bytes;

@@ -387,3 +387,20 @@ fn what_nobody_uses_is_warned_about() {
     );
     assert_eq!(config.report.errors(), 0);
 }
+
+/// A key that other kinds have is no slip of the fingers: nothing like it is suggested, but where it would be read.
+#[test]
+fn keys_of_other_kinds_are_no_slips() {
+    let text =
+        quickstart(&[("backend = \"memory\"", "backend = \"memory\"\nreconnect = \"always\"")]);
+    let report = refused(&text, &[]);
+    assert_eq!(titles(&report), ["node `target` has no key `reconnect`"]);
+    let shown = report.to_string();
+    assert!(
+        shown.contains("kinds that have `reconnect` are ") && shown.contains("pingpong"),
+        "{shown}"
+    );
+    assert!(!shown.contains("did you mean"), "{shown}");
+    let slip = quickstart(&[("backend = \"memory\"", "backand = \"memory\"")]);
+    assert!(refused(&slip, &[]).to_string().contains("did you mean `backend`?"));
+}
