@@ -54,7 +54,12 @@ impl ReadyList {
     /// Takes a slot out, wherever it is.
     pub(crate) fn remove(&mut self, slot: u32) {
         if core::mem::take(&mut self.listed[slot as usize]) {
-            self.slots.retain(|listed| *listed != slot);
+            // Mostly it is alone.
+            if self.slots.front() == Some(&slot) {
+                self.slots.pop_front();
+            } else {
+                self.slots.retain(|listed| *listed != slot);
+            }
         }
     }
 }

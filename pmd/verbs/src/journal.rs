@@ -87,7 +87,11 @@ impl Journal {
             _ => 0,
         };
         let to = attempt.to();
-        if result.is_ok() && !mask.intersects(ALTERNATE) {
+        if result.is_ok() && mask == AttrMask::STATE {
+            // No attribute is named: what an older record left in their place is not looked at.
+            let header = Header { qpn, transport, from, to, cause, mask, result: MOVED };
+            self.writer.push(&[now.0, header.word()]);
+        } else if result.is_ok() && !mask.intersects(ALTERNATE) {
             let header = Header { qpn, transport, from, to, cause, mask, result: MOVED };
             let [dgid, dgid_low] = halves(&attr.av.dgid);
             let [numbers, limits, path] = attributes_in_words(attr);

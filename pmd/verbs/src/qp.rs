@@ -138,12 +138,9 @@ impl<T: Service> Qp<T> {
     pub fn modify_by(&self, by: By, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpError> {
         let cx = self.pd.context();
         let (device, transport, qpn) = (cx.device().name(), T::TRANSPORT, self.qpn);
-        let (attempt, result) = cx.with(|core| {
-            let (now, from) = (core.time(|| cx.device().now()), core.state(qpn));
-            let attempt = Attempt { device, transport, qpn, from, attr, mask, by };
-            let result = core.modify(now, &attempt);
-            (attempt, result)
-        });
+        let (now, from) = cx.with(|core| (core.time(|| cx.device().now()), core.state(qpn)));
+        let attempt = Attempt { device, transport, qpn, from, attr, mask, by };
+        let result = cx.with(|core| core.modify(now, &attempt));
         attempt.log(&result);
         result
     }

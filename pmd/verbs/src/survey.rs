@@ -3,7 +3,7 @@
 //! Who wants to know lends a [`Survey`]; the lcore fills it within the room that it has, so that nothing is
 //! allocated, and hands it back.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use pmd_roce::engine::{Engine, SrqView};
@@ -121,7 +121,7 @@ fn put<T>(into: &mut Vec<T>, from: impl IntoIterator<Item = T>) {
 /// What a core knows of its queue pairs beside what the engine does.
 #[derive(Debug, Default)]
 pub(crate) struct Roll {
-    entries: HashMap<Qpn, Entry>,
+    entries: BTreeMap<Qpn, Entry>,
     made: Vec<u32>,
     ended: VecDeque<QpStatus>,
     keep: usize,

@@ -8,6 +8,7 @@ use pmd_observe::journal::{Attr, By};
 use pmd_roce::ids::Qpn;
 use pmd_roce::qp::attr::{ModifyQpError, QpAttr};
 use pmd_roce::qp::state::{AttrMask, QpState, Transport};
+use tracing::level_filters::LevelFilter;
 
 /// An attempt.
 #[derive(Debug)]
@@ -29,7 +30,15 @@ impl Attempt<'_> {
     }
 
     /// Writes the line. It costs nothing where nobody listens.
+    #[inline]
     pub(crate) fn log(&self, result: &Result<(), ModifyQpError>) {
+        if LevelFilter::current() >= LevelFilter::DEBUG {
+            self.write(result);
+        }
+    }
+
+    #[cold]
+    fn write(&self, result: &Result<(), ModifyQpError>) {
         let Self { device, transport, qpn, from, attr, mask, .. } = self;
         let to = self.to();
         let given = Given(attr, *mask);

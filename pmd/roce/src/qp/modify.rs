@@ -36,8 +36,47 @@ pub(crate) fn check(
     Ok(to)
 }
 
-/// Checks every attribute that the mask names against the width of its field and the device.
+/// Checks every attribute that the mask names against the width of its field and the device. Nearly always every value
+/// fits, named or not, which one look tells.
 fn values(dev: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpError> {
+    let fits = attr.timeout <= 31
+        && attr.retry_cnt <= 7
+        && attr.rnr_retry <= 7
+        && attr.min_rnr_timer <= 31
+        && attr.max_rd_atomic <= MAX_RD_ATOMIC
+        && attr.max_dest_rd_atomic <= MAX_RD_ATOMIC
+        && attr.pkey_index == 0
+        && attr.path_mtu <= dev.config.mtu
+        && RIGHTS.contains(attr.access)
+        && (is_peer(attr.dest_qpn) || !mask.contains(AttrMask::DEST_QPN))
+        && dev.ports.get(attr.port).is_some();
+    if !fits {
+        each_value(dev, attr, mask)?;
+    }
+    if mask.contains(AttrMask::AV) {
+        address::check(&attr.av, &dev.ports)?;
+        if attr.av.dgid.is_multicast() {
+            let need = "a connection has one peer: a group is for UD";
+            return Err(ModifyQpError::Value { field: "ah_attr.grh.dgid", value: 0, need });
+        }
+    }
+    Ok(())
+}
+
+/// Rights that a queue pair may give.
+const RIGHTS: Access = Access::REMOTE_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::LOCAL_WRITE);
+
+/// Whether a queue pair can be a peer.
+fn is_peer(qpn: Qpn) -> bool {
+    qpn != Qpn::new(0) && qpn != Qpn::MULTICAST
+}
+
+/// The same, each by itself, to name the one that does not fit.
+#[cold]
+fn each_value(dev: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpError> {
     let need = |bit, field, value: u64, holds: bool, need| {
         if !mask.contains(bit) || holds {
             Ok(())
@@ -53,16 +92,15 @@ fn values(dev: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpErr
     need(M::PORT, "port_num", attr.port.into(), dev.ports.get(attr.port).is_some(), port)?;
     let one_pkey = "the partition table has one entry, index 0";
     need(M::PKEY_INDEX, "pkey_index", attr.pkey_index.into(), attr.pkey_index == 0, one_pkey)?;
-    let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let rights = "local write, remote write, remote read and remote atomic only";
-    let known = (remote | Access::LOCAL_WRITE).contains(attr.access);
+    let known = RIGHTS.contains(attr.access);
     need(M::ACCESS_FLAGS, "qp_access_flags", attr.access.bits().into(), known, rights)?;
     let mtu = "no more than the port's active MTU";
     let fits = attr.path_mtu <= dev.config.mtu;
     need(M::PATH_MTU, "path_mtu", attr.path_mtu.bytes() as u64, fits, mtu)?;
     let peer = "must be the peer's queue pair, neither 0 nor the multicast number";
-    let is_peer = attr.dest_qpn != Qpn::new(0) && attr.dest_qpn != Qpn::MULTICAST;
-    need(M::DEST_QPN, "dest_qp_num", attr.dest_qpn.value().into(), is_peer, peer)?;
+    let dest = attr.dest_qpn;
+    need(M::DEST_QPN, "dest_qp_num", dest.value().into(), is_peer(dest), peer)?;
     at_most(M::TIMEOUT, "timeout", attr.timeout, 31, "a field of 5 bits, 0 to 31")?;
     at_most(M::RETRY_CNT, "retry_cnt", attr.retry_cnt, 7, "a field of 3 bits, 0 to 7")?;
     at_most(M::RNR_RETRY, "rnr_retry", attr.rnr_retry, 7, "a field of 3 bits, 0 to 7")?;
@@ -71,13 +109,7 @@ fn values(dev: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpErr
     let (bit, field) = (M::MAX_QP_RD_ATOMIC, "max_rd_atomic");
     at_most(bit, field, attr.max_rd_atomic, MAX_RD_ATOMIC, depth)?;
     let (bit, field) = (M::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic");
-    at_most(bit, field, attr.max_dest_rd_atomic, MAX_RD_ATOMIC, depth)?;
-    if mask.contains(M::AV) {
-        address::check(&attr.av, &dev.ports)?;
-        let group = "a connection has one peer: a group is for UD";
-        need(M::AV, "ah_attr.grh.dgid", 0, !attr.av.dgid.is_multicast(), group)?;
-    }
-    Ok(())
+    at_most(bit, field, attr.max_dest_rd_atomic, MAX_RD_ATOMIC, depth)
 }
 
 /// Checks the alternate path and what is to become of it.
