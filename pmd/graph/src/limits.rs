@@ -72,6 +72,10 @@ pub const RECONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 pub const RECONNECT_STEP: Duration = Duration::from_secs(1);
 /// Waits between attempts to bring a connection back: the first, and the longest.
 pub const RECONNECT_BACKOFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+/// How long requests may be under way without one that ends, when the config does not say and retries take no longer.
+pub const STALL_DEFAULT: Duration = Duration::from_secs(30);
+/// Longest such time.
+pub const STALL_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Longest retry budget that still ends while someone is watching; more is refused as impossible.
 pub const RETRY_BUDGET_MAX: Duration = Duration::from_secs(3600);
 

@@ -287,6 +287,11 @@ pub trait Endpoint {
     /// Reports operations that ended; returns how many.
     fn poll(&mut self, sink: &mut dyn FnMut(Settled)) -> usize;
 
+    /// Operations, receives apart, that have not settled; 0 where the device does not count them.
+    fn in_flight(&self) -> usize {
+        0
+    }
+
     /// The next event of the connection.
     fn event(&mut self) -> Option<EndpointEvent>;
 

@@ -190,5 +190,10 @@ pub(crate) fn rdma(role: Role) -> Vec<Key> {
             .default("oob"),
     );
     keys.extend(retry::keys());
+    keys.push(Key::time(
+        retry::STALL,
+        Duration::ZERO..=limits::STALL_MAX,
+        "how long requests may be under way to a peer without one that ends, before the connection is given up with a verdict; not given: 30s, or twice the retry budget where that is longer, or for ever where timeout = 0; 0s: for ever",
+    ));
     keys
 }

@@ -14,7 +14,7 @@ use pmd_roce::wire::RnrTimer;
 use super::schema::{Key, Settings};
 use super::units::show_time;
 use crate::diagnostic::{Diagnostic, Report, SourceKind, Sources, Span};
-use crate::limits::RETRY_BUDGET_MAX;
+use crate::limits::{RETRY_BUDGET_MAX, STALL_DEFAULT};
 
 /// Looks up an environment variable. The library never reads the environment itself.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -152,6 +152,44 @@ impl Retry {
 pub fn milliseconds(time: Duration) -> String {
     let tenths = (time.as_nanos() + 50_000) / 100_000;
     format!("{}.{} ms", tenths / 10, tenths % 10)
+}
+
+/// The key of a node's own deadline for requests that get nowhere.
+pub(crate) const STALL: &str = "stall_timeout";
+
+/// How long requests of a node may be under way without one that ends; `None`: for ever. `retry` is `None` where a transport
+/// has no retries.
+pub fn stall(settings: &Settings, retry: Option<&Retry>) -> Option<Duration> {
+    match settings.value(STALL).and_then(|_| settings.time_opt(STALL)) {
+        Some(given) => (given > Duration::ZERO).then_some(given),
+        None => match retry.map(Retry::budget) {
+            Some(budget) => Some(STALL_DEFAULT.max(budget? * 2)),
+            None => Some(STALL_DEFAULT),
+        },
+    }
+}
+
+/// A node's own deadline must leave its retries the time that they take.
+pub(super) fn check_stall(name: &str, settings: &Settings, retry: &Retry, report: &mut Report) {
+    let given = settings.value(STALL).and_then(|_| settings.time_opt(STALL));
+    // Where nothing is sent again, there is no budget.
+    let reliable = settings.value("transport").is_none() || settings.text("transport") == "rc";
+    let given = given.filter(|given| *given > Duration::ZERO && reliable);
+    let Some((given, budget)) = given.zip(retry.budget()).filter(|(given, budget)| given <= budget)
+    else {
+        return;
+    };
+    let mut diagnostic =
+        Diagnostic::error(format!("the deadline of `{name}` is no longer than its retry budget"))
+            .note(format!(
+                "a silent peer is retried for {}: before that, nobody can tell a standstill from a lost packet",
+                milliseconds(budget)
+            ))
+            .help(format!("raise {STALL}, or lower timeout or retry_cnt"));
+    if let Some(span) = settings.span(STALL) {
+        diagnostic = diagnostic.at(span, format!("gives up after {}", milliseconds(given)));
+    }
+    report.push(diagnostic);
 }
 
 /// The four keys, for `[retry]` and for every node with QPs.

@@ -52,6 +52,7 @@ pub(super) fn read(
                     &mut seen,
                     &mut report,
                 );
+                retry::check_stall(&draft.name, &draft.settings, &decided, &mut report);
                 draft.retry = Some(decided);
             }
             draft

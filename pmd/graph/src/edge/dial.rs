@@ -26,6 +26,10 @@ pub enum Route {
 }
 
 /// How far a [`Dial`] is.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made once for each connection, and taken apart at once"
+)]
 pub enum Dialing<'a> {
     /// Nothing to do but to poll again.
     Waiting,

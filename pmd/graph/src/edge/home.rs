@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
+use std::time::Duration;
 
 use pmd_lcore::StatsReader;
 use pmd_observe::Snapshot;
@@ -18,6 +19,8 @@ pub struct Home {
     name: Rc<str>,
     lcore: StatsReader,
     told: Rc<RefCell<Told>>,
+    /// How long requests may be under way without one that ends.
+    stall: Option<Duration>,
 }
 
 /// What peers have told.
@@ -41,7 +44,18 @@ impl fmt::Debug for Home {
 impl Home {
     /// The home of `name`'s connections, on the lcore that `lcore` reads.
     pub fn new(name: &str, lcore: StatsReader) -> Self {
-        Self { name: name.into(), lcore, told: Rc::default() }
+        Self { name: name.into(), lcore, told: Rc::default(), stall: None }
+    }
+
+    /// The same, whose connections are given up once requests were under way for so long without one that ends.
+    #[must_use]
+    pub fn impatient(self, stall: Option<Duration>) -> Self {
+        Self { stall, ..self }
+    }
+
+    /// How long requests may be under way without one that ends.
+    pub(super) fn stall(&self) -> Option<Duration> {
+        self.stall
     }
 
     /// The node's name.

@@ -29,6 +29,8 @@ pub(super) struct Scene<'a> {
     pub(super) outcome: Option<Outcome>,
     pub(super) flushed: u32,
     pub(super) event: Option<&'static str>,
+    /// How long nothing had ended, in nanoseconds, if it was that.
+    pub(super) stalled: Option<u64>,
 }
 
 impl Inquest {
@@ -162,12 +164,14 @@ impl Inquest {
     pub(super) fn explain(&self, scene: &Scene<'_>, endpoint: &dyn Endpoint, now: u64) -> Failure {
         let request = endpoint.first_failure();
         let flushed = Request { status: 5, ..Request::default() };
-        let symptom = match (request, scene.outcome) {
-            (Some(request), _) => Symptom::Completion(request),
-            (None, Some(Outcome::Failed(status))) => {
+        let stalled = scene.stalled.map(|for_ns| Symptom::Stalled { for_ns });
+        let symptom = match (request, scene.outcome, stalled) {
+            (Some(request), ..) => Symptom::Completion(request),
+            (None, Some(Outcome::Failed(status)), _) => {
                 Symptom::Completion(Request { status: status as u8, ..Request::default() })
             }
-            (None, None) if scene.flushed > 0 && scene.event.is_none() => {
+            (None, None, Some(stalled)) => stalled,
+            (None, None, None) if scene.flushed > 0 && scene.event.is_none() => {
                 Symptom::Completion(flushed)
             }
             _ => Symptom::Event,
@@ -183,6 +187,12 @@ impl Inquest {
         let words = endpoint.failure();
         let words = [words.as_deref(), scene.event, nonsense];
         let mut words: Vec<String> = words.into_iter().flatten().map(str::to_owned).collect();
+        if let Some(for_ns) = scene.stalled {
+            let ms = for_ns / 1_000_000;
+            words.push(format!(
+                "requests were under way, and none had ended for {ms} ms: stall_timeout"
+            ));
+        }
         if scene.flushed > 0 {
             words.push(format!("{} operations were flushed", scene.flushed));
         }

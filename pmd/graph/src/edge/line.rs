@@ -13,6 +13,7 @@ use pmd_verbs::endpoint::{
 use super::comeback::{Comeback, GivenUp};
 use super::dial::Caller;
 use super::inquest::{Inquest, Scene};
+use super::stall::Stall;
 use super::{Change, Dial, Home, Lost, Refusal};
 use crate::failure::Failure;
 use crate::limits::CHANNEL_TURNS;
@@ -80,6 +81,7 @@ pub struct Line {
     /// Something failed; the reason is still being looked for.
     trouble: Option<Trouble>,
     peer_left: bool,
+    stall: Stall,
     turns: u32,
     /// Of the last look.
     now: u64,
@@ -95,6 +97,8 @@ struct Trouble {
     outcome: Option<Outcome>,
     flushed: u32,
     event: Option<&'static str>,
+    /// How long nothing had ended, in nanoseconds, if it was that.
+    stalled: Option<u64>,
 }
 
 impl Trouble {
@@ -122,6 +126,7 @@ impl fmt::Debug for Line {
 impl Line {
     /// A connection that was made just now.
     pub fn new(endpoint: Box<dyn Endpoint>, channel: Channel, peer: Peer, home: Home) -> Self {
+        let stall = Stall::new(home.stall());
         let inquest = Box::new(Inquest::open(home, &*endpoint));
         Self {
             endpoint,
@@ -130,6 +135,7 @@ impl Line {
             inquest,
             trouble: None,
             peer_left: false,
+            stall,
             turns: 0,
             now: 0,
             comeback: None,
@@ -268,6 +274,11 @@ impl Line {
             }
             Some(EndpointEvent::PeerDead) | None => {}
         }
+        if settled > 0 || self.trouble.is_some() || self.endpoint.in_flight() == 0 {
+            self.stall.progress(now);
+        } else if let Some(for_ns) = self.stall.look(now) {
+            Trouble::begin(&mut self.trouble).stalled = Some(for_ns);
+        }
         if self.trouble.is_some() {
             self.inquest.ask(&*self.endpoint, &mut self.channel, now);
         }
@@ -305,11 +316,14 @@ impl Line {
         if self.inquest.gone_at().is_some() {
             return self.inquest.gone_at();
         }
-        match (&self.comeback, &self.trouble) {
+        let recovery = match (&self.comeback, &self.trouble) {
             (Some(comeback), _) if self.comes_back() => comeback.next_timeout(),
             (_, Some(_)) => self.inquest.deadline(),
             (_, None) => None,
-        }
+        };
+        let waits = self.trouble.is_none() && self.endpoint.in_flight() > 0;
+        let stall = self.stall.next_timeout().filter(|_| waits);
+        [recovery, stall].into_iter().flatten().min()
     }
 
     fn comes_back(&self) -> bool {
@@ -445,14 +459,14 @@ impl Line {
     }
 
     fn explain(&self, trouble: &Trouble) -> Failure {
-        let Trouble { outcome, flushed, event } = *trouble;
-        let scene = Scene { peer: &self.peer, outcome, flushed, event };
+        let Trouble { outcome, flushed, event, stalled } = *trouble;
+        let scene = Scene { peer: &self.peer, outcome, flushed, event, stalled };
         self.inquest.explain(&scene, &*self.endpoint, self.now)
     }
 }
 
 impl Trouble {
     fn begin(slot: &mut Option<Self>) -> &mut Self {
-        slot.get_or_insert(Self { outcome: None, flushed: 0, event: None })
+        slot.get_or_insert(Self { outcome: None, flushed: 0, event: None, stalled: None })
     }
 }

@@ -18,6 +18,7 @@ mod inquest;
 mod line;
 mod pulse;
 mod refusal;
+mod stall;
 
 pub(crate) use desertion::Desertion;
 pub(crate) use pulse::{Patience, Pulse, milliseconds};

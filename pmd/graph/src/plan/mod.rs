@@ -15,11 +15,12 @@ mod text;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pmd_lcore::Idle;
 use pmd_verbs::CpuHolder;
 
-use crate::config::retry::Retry;
+use crate::config::retry::{self, Retry};
 use crate::config::schema::Settings;
 use crate::config::transport::Transport;
 use crate::config::{Config, Device, Memory, Observe, Peer};
@@ -107,6 +108,13 @@ pub struct NodePlan {
     pub flow: Flow,
     /// Its registered memory, on the NUMA node of its lcore.
     pub regions: Vec<RegionPlan>,
+}
+
+impl NodePlan {
+    /// How long its requests may be under way without one that ends; `None`: for ever.
+    pub fn stall(&self) -> Option<Duration> {
+        retry::stall(&self.settings, self.retry.as_ref())
+    }
 }
 
 /// Queue pairs of one node.

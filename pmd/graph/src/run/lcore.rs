@@ -105,7 +105,7 @@ impl Start {
             let plan = Arc::clone(&self.plan);
             let node = &plan.nodes[index];
             let live = Arc::clone(&self.live[index]);
-            let home = Home::new(&node.name, context.stats.clone());
+            let home = Home::new(&node.name, context.stats.clone()).impatient(node.stall());
             let device = node.device.and_then(|device| devices.get(&device)).map(|device| {
                 let owner = u32::try_from(index).unwrap_or(u32::MAX);
                 device.on_behalf(owner).unwrap_or_else(|| Rc::clone(device))

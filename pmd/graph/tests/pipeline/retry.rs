@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pmd_graph::config::retry::{Origin, Retry, milliseconds};
+use pmd_graph::config::retry::{Origin, Retry, milliseconds, stall};
 
 use crate::made_up::{QUICKSTART, parse, quickstart, refused, titles};
 
@@ -168,6 +168,31 @@ fn impossible_budgets() {
     let config = parse(QUICKSTART, &[], &[("SPINWIRE_CLIENT_QP_TIMEOUT", "31")]).unwrap();
     assert_eq!(titles(&config.report), [title]);
     assert_eq!(config.nodes[2].retry.as_ref().unwrap().timeout.value, 14);
+}
+
+/// S3-40: nothing is waited for without end, unless somebody wants that: a node's own deadline is 30 s, or longer where retries
+/// take longer. One that would end before its retries do is refused.
+#[test]
+fn s3_40_a_deadline_leaves_retries_their_time() {
+    let title = "the deadline of `client` is no longer than its retry budget";
+    assert_eq!(titles(&refused(QUICKSTART, &["node.client.stall_timeout=536ms"])), [title]);
+    let unreliable = ["node.client.transport=uc", "node.client.verify=false"];
+    let short = [&unreliable[..], &["node.client.stall_timeout=536ms"]].concat();
+    assert!(parse(QUICKSTART, &short, &[]).is_ok(), "nothing is sent again");
+    let stall = |sets: &[&str]| {
+        let config = parse(QUICKSTART, sets, &[]).unwrap_or_else(|report| panic!("{report}"));
+        let node = &config.nodes[config.node("client").expect("it is declared")];
+        stall(&node.settings, node.retry.as_ref())
+    };
+    let seconds = Duration::from_secs;
+    assert_eq!(stall(&[]), Some(seconds(30)));
+    assert_eq!(stall(&unreliable), Some(seconds(30)));
+    // (7 + 1) x 4.096 us x 2^20 is 34.36 s.
+    let patient = Duration::from_nanos(2 * 8 * (4096 << 20));
+    assert_eq!(stall(&["node.client.timeout=20"]), Some(patient));
+    assert_eq!(stall(&["node.client.timeout=0"]), None, "only the peer's death ends it");
+    assert_eq!(stall(&["node.client.timeout=0", "node.client.stall_timeout=1s"]), Some(seconds(1)));
+    assert_eq!(stall(&["node.client.stall_timeout=0s"]), None);
 }
 
 /// S0-13: the four fields exist for RC only.

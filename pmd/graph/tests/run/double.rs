@@ -277,6 +277,10 @@ impl Endpoint for End {
         self.double().poll(sink)
     }
 
+    fn in_flight(&self) -> usize {
+        self.double.as_ref().map_or(0, Endpoint::in_flight)
+    }
+
     fn event(&mut self) -> Option<EndpointEvent> {
         self.double().event()
     }

@@ -201,3 +201,29 @@ fn nonsense_ends_its_own_connection_and_no_other() {
         assert!(summary.contains(reason) && summary.contains("`vandal`"), "{word}: {summary}");
     }
 }
+
+/// P12, S3-40: a peer that asks and never posts a receive is waited for without limit by its queue pair (rnr_retry = 7), and not
+/// by the run: the connection is given up in bounded time, with the verdict that names it. Nobody else notices.
+#[test]
+fn p12_a_peer_that_never_posts_a_receive_is_given_up() {
+    for wire in ["shm", "udp"] {
+        let more = "[[node]]\nname = \"vandal\"\nkind = \"kv-vandal\"\nlcore = \"lc0\"\ndevice = \"d0\"\npeer = \"server\"\nmischief = \"deaf\"\n";
+        let text = pipeline("", "keys = 50\ncount = 5000", "stall_timeout = \"600ms\"");
+        let text =
+            text.replace("kind = \"double\"", &format!("kind = \"soft\"\nwire = \"{wire}\""));
+        let mut registry = registry();
+        registry.register(Arc::new(VandalKind::new())).unwrap();
+        let report = play_of(&format!("{text}{more}"), &registry, RunOptions::default());
+        let verdict = &report.verdict;
+        assert_eq!((verdict.code, verdict.owner), (Code::RnrStall, Owner::Remote), "{report}");
+        assert!(verdict.summary.contains("`vandal` has had no receive posted for"), "{report}");
+        assert_eq!(verdict.knob.as_deref(), Some("node.server.rnr_retry"));
+        let evidence = verdict.evidence.join("\n");
+        assert!(
+            evidence.contains("none had ended for 6") && evidence.contains("stall_timeout"),
+            "{evidence}"
+        );
+        let (client, server) = (node(&report, "client"), node(&report, "server"));
+        assert_eq!((client.messages, client.errors, server.errors), (5000, 0, 1 + 1), "{report}");
+    }
+}

@@ -27,7 +27,12 @@ pub(crate) enum Mischief {
     Operation,
     Length,
     Oversize,
+    /// It asks, and posts no receive for the answer.
+    Deaf,
 }
+
+/// What it can do beside.
+const DEAF: &str = "deaf";
 
 /// Requests that it may have in flight.
 const DEPTH: u64 = 4;
@@ -42,7 +47,8 @@ pub(crate) struct VandalKind(Schema);
 
 impl VandalKind {
     pub(crate) fn new() -> Self {
-        let words: Vec<&'static str> = MISCHIEF.iter().map(|(word, ..)| *word).collect();
+        let words = MISCHIEF.iter().map(|(word, ..)| *word).chain([DEAF]);
+        let words: Vec<&'static str> = words.collect();
         let mischief = Key::word("mischief", &words, "what it sends").required();
         let schema = Schema::new("kv-vandal", "does not keep to the protocol");
         Self(schema.rdma(PROTOCOL, Role::Initiator).key(mischief))
@@ -65,11 +71,11 @@ impl NodeFactory for VandalKind {
 
     fn build(&self, cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
         let word = cx.settings().text("mischief");
-        let mischief = MISCHIEF.iter().find(|(known, ..)| *known == word);
-        let (_, mischief, _) = mischief.expect("the schema has no other words");
+        let known = MISCHIEF.iter().find(|(known, ..)| *known == word);
+        let mischief = known.map_or(Mischief::Deaf, |(_, mischief, _)| *mischief);
         let dial = cx.dials(PROTOCOL, QUEUES).pop();
         let stage = Stage::Dialing(Box::new(dial.expect("it has one queue pair")));
-        Ok(Box::new(Vandal { messages: cx.extent("messages"), mischief: *mischief, stage }))
+        Ok(Box::new(Vandal { messages: cx.extent("messages"), mischief, stage }))
     }
 }
 
@@ -107,7 +113,8 @@ impl Vandal {
             Dialing::Waiting => {}
             Dialing::Reached(endpoint) => {
                 let key = endpoint.register(self.messages.region())?;
-                for number in 0..DEPTH {
+                let receives = if matches!(self.mischief, Mischief::Deaf) { 0 } else { DEPTH };
+                for number in 0..receives {
                     let into = self.messages.local(key, number * u64::from(STRIDE), STRIDE);
                     endpoint.submit(Op::Recv { into }, Token(number))?;
                 }
@@ -150,6 +157,7 @@ impl Vandal {
             Mischief::Operation => head[1] = 77,
             Mischief::Length => head[4] = 5,
             Mischief::Oversize => head.resize(STRIDE as usize, 1),
+            Mischief::Deaf => {}
         }
         head
     }

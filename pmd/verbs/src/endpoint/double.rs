@@ -378,6 +378,10 @@ impl Endpoint for Double {
         }
     }
 
+    fn in_flight(&self) -> usize {
+        self.sides.borrow()[self.me].in_flight as usize
+    }
+
     fn event(&mut self) -> Option<EndpointEvent> {
         self.sides.borrow_mut()[self.me].event.take()
     }

@@ -536,6 +536,10 @@ impl Endpoint for QueuePairEndpoint {
         count
     }
 
+    fn in_flight(&self) -> usize {
+        usize::try_from(self.account.balance(Side::Send).in_flight).unwrap_or(usize::MAX)
+    }
+
     fn event(&mut self) -> Option<EndpointEvent> {
         let switches = self.cx.device().switches();
         if !switches.events || self.closed {
