@@ -347,7 +347,7 @@ impl Lead<'_> {
             bar.clear();
             match measured {
                 Ok(sample) => {
-                    let row = Row::of(&sample, &self.params);
+                    let row = Row::of(&sample, &self.params, session.facts.path);
                     write(&report::line(&self.params, &row)).map_err(unwritten)?;
                     rows.push(row);
                 }

@@ -9,6 +9,7 @@ use super::lcore::Step;
 use super::params::Params;
 use super::session::{Halves, Sample};
 use super::tally::Tally;
+use super::test::Op;
 
 /// What is known of the run beside its figures.
 #[derive(Clone, Debug)]
@@ -47,12 +48,12 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// From what both ends did.
-    pub(super) fn of(sample: &Sample, params: &Params) -> Self {
+    /// From what both ends did, and how bytes went between them.
+    pub(super) fn of(sample: &Sample, params: &Params, path: &str) -> Self {
         let (local, remote) = (&sample.local, &sample.remote);
         let sent = local.sent + if params.bidirectional { remote.sent } else { 0 };
         // Where nothing acknowledges, what counts is what arrived.
-        let lost = if params.test.is_latency() { local.lost } else { lost(sample, params) };
+        let lost = if params.test.is_latency() { local.lost } else { lost(sample, params, path) };
         let messages = if params.test.is_latency() { sent } else { sent.saturating_sub(lost) };
         Self {
             size: sample.size,
@@ -109,8 +110,10 @@ impl Row {
 }
 
 /// Messages that were sent and did not arrive, as far as anybody can tell.
-fn lost(sample: &Sample, params: &Params) -> u64 {
-    if params.transport.is_reliable() || params.test.op() != super::test::Op::Send {
+fn lost(sample: &Sample, params: &Params, path: &str) -> u64 {
+    // Shared memory loses no WRITE, and there not each of them is told of.
+    let told = params.test.op() == Op::Send || path != "local";
+    if params.transport.is_reliable() || !told {
         return 0;
     }
     let sent = |tally: &Tally| tally.sent + tally.warmed;

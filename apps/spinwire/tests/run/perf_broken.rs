@@ -226,20 +226,25 @@ fn s0_22_counters_of_both_ends_and_the_hits_of_faults() {
     assert_eq!((&well["ok"], &well["evidence"]), (&true.into(), &Value::Null));
 }
 
-/// What an unreliable transport loses is counted, and does not stop it.
+/// S1-02, S1-72: what an unreliable transport loses is counted, and does not stop it: of SENDs, and of WRITEs, of which a
+/// message is lost whole with any of its packets.
 #[test]
 fn losses_are_counted() {
-    let fault = "drop UD_SEND_ONLY every 7";
-    let line = [
-        "perf", "send-bw", "-c", "ud", "-s", "64", "-n", "2000", "--wire", "udp", "--json",
-        "--fault", fault,
-    ];
-    let output = spinwire(&line);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let report = report(&output);
-    let [arrived, lost] = ["iters", "lost"].map(|key| report[key].as_u64().unwrap());
-    assert_eq!(arrived + lost, 2000, "{report}");
-    assert!(lost >= 200, "{report}");
+    for (test, fault) in [
+        ("send-bw -c ud -s 64", "drop UD_SEND_ONLY every 7"),
+        ("send-bw -c uc -s 64", "drop UC_SEND_ONLY every 7"),
+        ("write-bw -c uc -s 64", "drop UC_WRITE_ONLY_IMM every 7"),
+        ("write-bw -c uc -s 10000", "drop UC_WRITE_MIDDLE every 7"),
+    ] {
+        let line = format!("perf {test} -n 2000 --wire udp --json");
+        let words: Vec<&str> = line.split(' ').chain(["--fault", fault]).collect();
+        let output = spinwire(&words);
+        assert_eq!(output.status.code(), Some(0), "{test}: {}", stderr(&output));
+        let report = report(&output);
+        let [arrived, lost] = ["iters", "lost"].map(|key| report[key].as_u64().unwrap());
+        assert_eq!(arrived + lost, 2000, "{test}: {report}");
+        assert!(lost >= 200 && arrived > 0, "{test}: {report}");
+    }
     let late = spinwire(&[
         "perf",
         "send-bw",
@@ -252,7 +257,7 @@ fn losses_are_counted() {
         "drop all every 60",
     ]);
     assert_eq!(late.status.code(), Some(0), "{}", stderr(&late));
-    let late = crate::bench::report(&late);
+    let late = report(&late);
     assert_eq!((&late["path"], &late["iters"]), (&"packet".into(), &2000.into()));
     let retransmits = &late["counters"]["local"]["after"]["retransmits"];
     assert!(retransmits.as_u64().unwrap() > 0, "{late}");
