@@ -187,3 +187,17 @@ fn a_record_is_replayed_exactly() {
     }
     assert!(matches!(Tape::from_text("{}"), Err(TapeError::Format(_))));
 }
+
+/// S2-17: an event is enough to begin a recovery. Nothing is under way when the responder's completion queue is lost, so that no
+/// completion tells of it; the connection is back before anything is asked of it again, and every request succeeds.
+#[test]
+fn s2_17_an_event_alone_begins_the_recovery() {
+    let scenario = "limit = \"5s\"\n[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n[[qp]]\nname = \"w\"\nfrom = \"a\"\nto = \"b\"\n\
+                    depth = 8\npolicy = \"reconnect\"\n[[work]]\nqp = \"w\"\nop = \"write\"\ncount = 10\n[[work]]\nqp = \"w\"\n\
+                    op = \"write\"\ncount = 10\nat = \"1s\"\n[[fault]]\nat = \"500ms\"\nto = \"b\"\nmatch = { qp = \"w\" }\n\
+                    do = \"kill-cq\"\n[[expect]]\nqp = \"w\"\nstatuses = { \"0\" = 20 }\nrecovers = true\nrecovers_within = \"100ms\"\n";
+    for seed in [7, 1_000_003] {
+        let report = run(scenario, seed);
+        assert!(report.ok, "{report}");
+    }
+}

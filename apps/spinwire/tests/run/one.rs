@@ -44,6 +44,26 @@ fn s3_08_what_is_applied_is_logged_once() {
     assert!(lines[0].contains(values), "{}", lines[0]);
 }
 
+/// S3-12: 20, 5 and 4 are what is applied, and no byte is another for it.
+#[test]
+fn s3_12_overrides_change_no_byte() {
+    let input = Input::new("overridden", 300_000);
+    let set = input.set();
+    let args = ["run", &config("quickstart.toml"), "--json", "--set", &set];
+    let wire = ["--set", "device.soft0.wire=udp", "--fault", "drop all every 97"];
+    let knobs =
+        ["timeout=20", "retry_cnt=5", "rnr_retry=4"].map(|knob| format!("node.client.{knob}"));
+    let knobs: Vec<&str> = knobs.iter().flat_map(|knob| ["--set", knob.as_str()]).collect();
+    let output = spinwire(&[&args[..], &wire, &knobs].concat());
+    let log = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    let [timeout, retry_cnt, rnr_retry] = ["timeout 20 (", "retry_cnt 5 (", "rnr_retry 4 ("];
+    let applied =
+        |line: &&str| [timeout, retry_cnt, rnr_retry].iter().all(|value| line.contains(value));
+    assert_eq!(log.lines().filter(applied).count(), 1, "{log}");
+    assert_eq!(node(&report(&output), "client")["verified_bytes"], input.len);
+}
+
 /// The keys are a contract: they may grow, and stay.
 #[test]
 fn the_report_has_the_keys_of_the_contract() {

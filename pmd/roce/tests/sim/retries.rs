@@ -96,6 +96,32 @@ fn s0_17_timeout_changes_only_the_time_to_failure() {
     }
 }
 
+/// S2-22: the two sides of a connection need not have the same reliability: each gives up by its own timeout and count.
+#[test]
+fn s2_22_each_side_retries_as_it_was_told() {
+    for path in PATHS {
+        let near = QpPlan { timeout: 8, retry_cnt: 1, ..QpPlan::rc() };
+        let far = QpPlan { timeout: 9, retry_cnt: 4, ..QpPlan::rc() };
+        // 2 times 1.05 ms, and 5 times 2.1 ms.
+        for (sender, range) in [(0, 2.09..2.3), (1, 10.48..10.9)] {
+            let mut pair = Pair::with(5, path, near, far);
+            let Pair { world, a, b, .. } = &mut pair;
+            let (from, to) = if sender == 0 { (*a, *b) } else { (*b, *a) };
+            match path {
+                Path::Packets => {
+                    world.partition(from.host(), to.host());
+                }
+                Path::Shared => world.pause(to.host(), Duration::from_secs(3600)),
+            }
+            let start = world.now();
+            from.post(world, 2, SendOp::Send, 0, 4096);
+            assert_eq!(from.statuses(world, 1), [(2, EXCEEDED)]);
+            let elapsed = ms_since(world, start);
+            assert!(range.contains(&elapsed), "{path:?}, side {sender}: {elapsed} ms");
+        }
+    }
+}
+
 /// S1-31, S3-06: timeout 0 waits for ever, whatever `retry_cnt` says.
 #[test]
 fn s1_31_timeout_zero_never_gives_up() {

@@ -51,6 +51,7 @@ impl Pending for QueuePairPending {
             // It would send packets that this side must refuse.
             return Err(mismatch("path MTU", ours.mtu.to_string(), peer.mtu.to_string()));
         }
+        self.endpoint.warn_without_receives();
         let shares_memory = self.endpoint.enter_rtr(By::Connect, &peer)?;
         self.endpoint.enter_rts(By::Connect, &peer)?;
         if peer.role == Role::Ask {

@@ -193,6 +193,17 @@ impl QueuePairEndpoint {
         self.path = if shares_memory { "local" } else { "packet" };
     }
 
+    /// From here on the peer can send. Whoever has receives and posted none will have it wait, or fail.
+    pub(super) fn warn_without_receives(&self) {
+        let posted = self.account.balance(Side::Recv).in_flight;
+        if posted == 0 && self.options.recv_depth > 0 {
+            tracing::warn!(
+                "queue pair {} can be reached, and has no receive posted: messages wait (RNR) until there is one; post receives before connecting",
+                self.qp.number()
+            );
+        }
+    }
+
     pub(super) fn now(&self) -> u64 {
         self.cx.device().now().0
     }
