@@ -12,7 +12,7 @@ use crate::qp::state::{QpState, Transport};
 use crate::requester::{retire_local, start_timer};
 use crate::sink::CqSink;
 use crate::wire::{Aeth, DropReason, NakCode, Operation, Packet, RnrTimer, Syndrome};
-use crate::work::{SendOp, WcStatus};
+use crate::work::{WcOpcode, WcStatus};
 
 /// Takes a response.
 ///
@@ -272,7 +272,7 @@ fn handle_atomic_response<M: Memory, C: CqSink>(
         return Err(DropReason::StaleResponse);
     };
     let is_atomic = qp.sq.head().is_some_and(|wqe| {
-        let is_atomic = matches!(wqe.op(), SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        let is_atomic = matches!(wqe.wc_opcode(), WcOpcode::CompareSwap | WcOpcode::FetchAdd);
         wqe.stage == Stage::Started && is_atomic && wqe.first_psn == psn
     });
     if !is_atomic || !is_ack(packet) {
@@ -303,8 +303,7 @@ fn handle_read_response<M: Memory, C: CqSink>(
         return Ok(());
     }
     let head = qp.sq.head().copied();
-    let read =
-        head.filter(|wqe| wqe.stage == Stage::Started && matches!(wqe.op(), SendOp::Read(_)));
+    let read = head.filter(|wqe| wqe.stage == Stage::Started && wqe.wc_opcode() == WcOpcode::Read);
     let Some(wqe) = read.filter(|_| is_ack(packet)) else {
         qp.fail_send(dev, io.cq, WcStatus::BadResp);
         return Ok(());

@@ -55,7 +55,7 @@ fn send_one<M: Memory, C: CqSink>(
     wqe: &SendWqe,
 ) -> Result<Sent, WcStatus> {
     // The handle may have been destroyed since the post.
-    let to = wqe.to.ok_or(WcStatus::LocQpOp)?;
+    let to = qp.sq.next_to().ok_or(WcStatus::LocQpOp)?;
     let AddressHandle { av, src } = *dev.ahs.get(to.ah).ok_or(WcStatus::LocQpOp)?;
     check_elements(qp, io.mem, wqe)?;
     let flow = address::flow(&av, src, &dev.config, qp.flow.src_port);
@@ -63,8 +63,8 @@ fn send_one<M: Memory, C: CqSink>(
     if let Some(link) = av.link {
         return local::datagram::send(qp, dev, io, peers, link, wqe, DatagramRecord { qkey, flow });
     }
-    let (opcode, immdt) = match wqe.op() {
-        SendOp::SendImm(imm) => (Opcode::UD_SEND_ONLY_IMM, Some(ImmDt(imm.0))),
+    let (opcode, immdt) = match qp.sq.next_op() {
+        Some(SendOp::SendImm(imm)) => (Opcode::UD_SEND_ONLY_IMM, Some(ImmDt(imm.0))),
         _ => (Opcode::UD_SEND_ONLY, None),
     };
     let mut headers = Headers::new(Bth::new(opcode, to.qpn, qp.requester.end));

@@ -170,9 +170,8 @@ fn gate<M: Memory, C>(qp: &mut Qp, dev: &Device, io: &mut Io<'_, M, C>) -> Gate 
     if wqe.flags.contains(SendFlags::FENCE) && requester.rd_atomics > 0 {
         return Gate::Shut;
     }
-    if wqe.op().is_local() {
-        let wqe = *wqe;
-        return run_local(qp, io.mem, &wqe);
+    if wqe.is_local() {
+        return run_local(qp, io.mem);
     }
     let is_read_or_atomic = wqe.is_read_or_atomic();
     if is_read_or_atomic && requester.rd_atomics >= qp.attr.max_rd_atomic.into() {
@@ -205,13 +204,13 @@ fn is_reliable(qp: &Qp) -> bool {
     qp.transport().is_reliable()
 }
 
-/// Runs a request that needs no peer, and no PSN. A key is invalidated only when nothing before it
+/// Runs the request at the cursor, if it needs no peer, and no PSN. A key is invalidated only when nothing before it
 /// can need the key again.
-pub(crate) fn run_local(qp: &mut Qp, mem: &mut impl Memory, wqe: &SendWqe) -> Gate {
-    let (outcome, failure) = match &wqe.op() {
-        SendOp::BindWindow(bind) => (mem.bind(qp.asker(), bind), WcStatus::MwBind),
-        SendOp::LocalInvalidate(_) if !qp.sq.next_is_head() => return Gate::Shut,
-        SendOp::LocalInvalidate(key) => (mem.invalidate(qp.asker(), *key), WcStatus::LocQpOp),
+pub(crate) fn run_local(qp: &mut Qp, mem: &mut impl Memory) -> Gate {
+    let (outcome, failure) = match qp.sq.next_op() {
+        Some(SendOp::BindWindow(bind)) => (mem.bind(qp.asker(), &bind), WcStatus::MwBind),
+        Some(SendOp::LocalInvalidate(_)) if !qp.sq.next_is_head() => return Gate::Shut,
+        Some(SendOp::LocalInvalidate(key)) => (mem.invalidate(qp.asker(), key), WcStatus::LocQpOp),
         _ => return Gate::Open,
     };
     if outcome.is_err() {
@@ -254,7 +253,7 @@ fn send_packet<M: Memory, C: CqSink>(
     io: &mut Io<'_, M, C>,
     tx: &mut impl TxSink,
 ) -> Sent {
-    let Some(wqe) = qp.sq.next() else { return Sent::Full };
+    let (Some(wqe), Some(op)) = (qp.sq.next(), qp.sq.next_op()) else { return Sent::Full };
     let number = qp.requester.packet;
     let is_read_or_atomic = wqe.is_read_or_atomic();
     let is_last = is_read_or_atomic || number + 1 == wqe.packets;
@@ -262,11 +261,10 @@ fn send_packet<M: Memory, C: CqSink>(
     let psn = wqe.first_psn.plus(number);
     let is_new = psn == qp.requester.end;
 
-    let mut headers = request(qp, wqe, number, offset);
+    let mut headers = request(qp, wqe, op, number, offset);
     headers.bth.psn = psn;
     headers.bth.mig_req = qp.mig_req();
-    headers.bth.solicited =
-        is_last && wqe.flags.contains(SendFlags::SOLICITED) && may_solicit(&wqe.op());
+    headers.bth.solicited = is_last && wqe.flags.contains(SendFlags::SOLICITED) && may_solicit(&op);
     headers.bth.ack_req = is_reliable(qp)
         && (is_last
             || (number + 1).is_multiple_of(dev.config.ack_request_every)
@@ -340,8 +338,8 @@ const fn may_solicit(op: &SendOp) -> bool {
     )
 }
 
-/// Headers of packet `number` of a request, which starts at byte `offset`.
-fn request(qp: &Qp, wqe: &SendWqe, number: u32, offset: u32) -> Headers {
+/// Headers of packet `number` of the request at the cursor, which starts at byte `offset`.
+fn request(qp: &Qp, wqe: &SendWqe, op: SendOp, number: u32, offset: u32) -> Headers {
     use Operation as O;
     let (first, last) = (number == 0, number + 1 == wqe.packets);
     let place = |only, begin, middle, end| match (first, last) {
@@ -350,7 +348,7 @@ fn request(qp: &Qp, wqe: &SendWqe, number: u32, offset: u32) -> Headers {
         (false, false) => middle,
         (false, true) => end,
     };
-    let operation = match wqe.op() {
+    let operation = match op {
         SendOp::Send => place(O::SendOnly, O::SendFirst, O::SendMiddle, O::SendLast),
         SendOp::SendImm(_) => place(O::SendOnlyImm, O::SendFirst, O::SendMiddle, O::SendLastImm),
         SendOp::SendInvalidate(_) => {
@@ -370,9 +368,9 @@ fn request(qp: &Qp, wqe: &SendWqe, number: u32, offset: u32) -> Headers {
     let opcode = Opcode::of(qp.class(), operation).expect("post_send refuses what a class lacks");
     let mut headers = Headers::new(Bth::new(opcode, qp.attr.dest_qpn, wqe.first_psn));
     if qp.transport() == Transport::XrcIni {
-        headers.xrceth = wqe.srqn.map(|srqn| XrcEth { srqn });
+        headers.xrceth = qp.sq.next_srqn().map(|srqn| XrcEth { srqn });
     }
-    match wqe.op() {
+    match op {
         SendOp::Send => {}
         SendOp::SendImm(imm) => headers.immdt = last.then_some(ImmDt(imm.0)),
         SendOp::SendInvalidate(rkey) => headers.ieth = last.then_some(Ieth { rkey }),

@@ -72,10 +72,11 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
             Stage::Posted if qp.state() != QpState::Rts => return Step::Wait,
             Stage::Posted | Stage::Started => {}
         }
-        let (op, len) = (wqe.op(), wqe.len);
-        if op.is_local() {
+        let len = wqe.len;
+        if wqe.is_local() {
             return self.run_local(qp);
         }
+        let Some(op) = qp.sq.next_op() else { return Step::Wait };
         if let Err(obstacle) = self.see(qp) {
             return obstacle;
         }
@@ -98,8 +99,7 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
 
     #[cold]
     fn run_local(&mut self, qp: &mut Qp) -> Step {
-        let Some(&wqe) = qp.sq.next() else { return Step::Wait };
-        match requester::run_local(qp, self.mem, &wqe) {
+        match requester::run_local(qp, self.mem) {
             Gate::Passed => Step::Next,
             Gate::Open | Gate::Shut | Gate::Failed(_) => Step::Wait,
         }
@@ -146,7 +146,7 @@ impl<'a, M: Memory, C: CqSink, P: LocalPeer> Attempt<'a, M, C, P> {
             len,
             imm,
             solicited: wqe.flags.contains(SendFlags::SOLICITED),
-            srqn: if qp.transport() == Transport::XrcIni { wqe.srqn } else { None },
+            srqn: if qp.transport() == Transport::XrcIni { qp.sq.next_srqn() } else { None },
         };
         let payload = match kind {
             RecordKind::WriteImm => Source::Inline(&[]),

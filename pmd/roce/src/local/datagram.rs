@@ -26,15 +26,15 @@ pub(crate) fn send<M: Memory, C: CqSink>(
     wqe: &SendWqe,
     datagram: DatagramRecord,
 ) -> Result<Sent, WcStatus> {
-    let to = wqe.to.ok_or(WcStatus::LocQpOp)?;
+    let to = qp.sq.next_to().ok_or(WcStatus::LocQpOp)?;
     let record = Record {
         kind: RecordKind::Datagram(datagram),
         dst: to.qpn,
         src: qp.qpn,
         seq: Psn::new(0),
         len: wqe.len,
-        imm: match wqe.op() {
-            SendOp::SendImm(imm) => Some(imm),
+        imm: match qp.sq.next_op() {
+            Some(SendOp::SendImm(imm)) => Some(imm),
             _ => None,
         },
         solicited: wqe.flags.contains(SendFlags::SOLICITED),

@@ -33,12 +33,12 @@ pub(crate) enum Verb {
     Send,
     Write,
     Read,
-    /// Something else: [`SendWqe::op`] says what.
+    /// Something else: [`Rare::op`] says what.
     Other,
 }
 
-/// A posted send request. All that a SEND, WRITE or READ of one element needs lies in its first cache
-/// line, so that queue pairs by the thousand keep out of each other's way.
+/// A posted send request: all that a SEND, WRITE or READ of one element needs, in one cache line, so that
+/// queue pairs by the thousand keep out of each other's way.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct SendWqe {
@@ -57,23 +57,28 @@ pub(crate) struct SendWqe {
     pub(crate) flags: SendFlags,
     pub(crate) verb: Verb,
     pub(crate) stage: Stage,
+    /// How many, or [`INLINE`].
     sges: u8,
-    inline: bool,
+    opcode: WcOpcode,
     /// The only element, where there is one.
     sge: Sge,
-
-    /// The operation, where the verb does not say it all.
-    other: SendOp,
-    /// UD only: what an earlier request left here means nothing to a connection.
-    pub(crate) to: Option<Datagram>,
-    /// XRC only, as well.
-    pub(crate) srqn: Option<Srqn>,
 }
 
-const _: () = assert!(
-    size_of::<SendWqe>() == 128 && core::mem::offset_of!(SendWqe, other) == 64,
-    "the usual request fits a cache line"
-);
+const _: () = assert!(size_of::<SendWqe>() == 64, "the usual request fits a cache line");
+
+/// In place of a number of elements: the bytes were copied at post.
+const INLINE: u8 = u8::MAX;
+
+/// What only some requests have. What an earlier one left here means nothing to others.
+#[derive(Clone, Copy, Debug)]
+struct Rare {
+    /// The operation, where the verb does not say it all.
+    op: SendOp,
+    /// UD only.
+    to: Option<Datagram>,
+    /// XRC only.
+    srqn: Option<Srqn>,
+}
 
 impl SendWqe {
     /// Makes it a SEND, WRITE or READ of one element.
@@ -87,7 +92,8 @@ impl SendWqe {
     ) {
         (self.wr_id, self.addr, self.rkey) = (wr_id, at.addr, at.rkey);
         (self.len, self.flags, self.sge) = (sge.len, flags, *sge);
-        (self.verb, self.stage, self.sges, self.inline) = (verb, Stage::Posted, 1, false);
+        (self.verb, self.stage, self.sges, self.opcode) =
+            (verb, Stage::Posted, 1, verb.wc_opcode());
     }
 
     const EMPTY: Self = Self {
@@ -102,22 +108,9 @@ impl SendWqe {
         verb: Verb::Other,
         stage: Stage::Posted,
         sges: 0,
-        inline: false,
+        opcode: WcOpcode::Send,
         sge: Sge { addr: 0, len: 0, lkey: Lkey(0) },
-        other: SendOp::Send,
-        to: None,
-        srqn: None,
     };
-
-    /// What to do.
-    pub(crate) const fn op(&self) -> SendOp {
-        match self.verb {
-            Verb::Send => SendOp::Send,
-            Verb::Write => SendOp::Write(self.remote()),
-            Verb::Read => SendOp::Read(self.remote()),
-            Verb::Other => self.other,
-        }
-    }
 
     /// WRITE and READ: where at the peer.
     #[inline]
@@ -125,30 +118,10 @@ impl SendWqe {
         RemoteAddr { addr: self.addr, rkey: self.rkey }
     }
 
-    #[inline]
-    fn set_op(&mut self, op: SendOp) {
-        let (verb, at) = match op {
-            SendOp::Send => (Verb::Send, RemoteAddr::default()),
-            SendOp::Write(at) => (Verb::Write, at),
-            SendOp::Read(at) => (Verb::Read, at),
-            other => {
-                self.other = other;
-                (Verb::Other, RemoteAddr::default())
-            }
-        };
-        self.verb = verb;
-        (self.addr, self.rkey) = (at.addr, at.rkey);
-    }
-
     /// What its completion says.
-    #[inline]
+    #[inline(always)]
     pub(crate) const fn wc_opcode(&self) -> WcOpcode {
-        match self.verb {
-            Verb::Send => WcOpcode::Send,
-            Verb::Write => WcOpcode::Write,
-            Verb::Read => WcOpcode::Read,
-            Verb::Other => self.other.wc_opcode(),
-        }
+        self.opcode
     }
 
     /// One past the last PSN.
@@ -160,11 +133,13 @@ impl SendWqe {
     /// Whether only a response with data completes it.
     #[inline]
     pub(crate) const fn is_read_or_atomic(&self) -> bool {
-        match self.verb {
-            Verb::Send | Verb::Write => false,
-            Verb::Read => true,
-            Verb::Other => self.other.is_read_or_atomic(),
-        }
+        matches!(self.opcode, WcOpcode::Read | WcOpcode::CompareSwap | WcOpcode::FetchAdd)
+    }
+
+    /// Whether it is carried out by this side alone.
+    #[inline]
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self.opcode, WcOpcode::BindWindow | WcOpcode::LocalInvalidate)
     }
 
     /// Its only element, where there is one.
@@ -197,8 +172,20 @@ impl<'a> Inline<'a> {
     /// Those of the request at the place `nth`, where it has some.
     #[inline(never)]
     pub(crate) fn of(self, nth: usize, wqe: &SendWqe) -> Option<&'a [u8]> {
-        let bytes = self.bytes.get(nth * self.each..).filter(|_| wqe.inline)?;
+        let bytes = self.bytes.get(nth * self.each..).filter(|_| wqe.sges == INLINE)?;
         bytes.get(..wqe.len as usize)
+    }
+}
+
+impl Verb {
+    /// What the completion of its requests says.
+    #[inline(always)]
+    const fn wc_opcode(self) -> WcOpcode {
+        match self {
+            Self::Send | Self::Other => WcOpcode::Send,
+            Self::Write => WcOpcode::Write,
+            Self::Read => WcOpcode::Read,
+        }
     }
 }
 
@@ -233,6 +220,7 @@ impl SendOp {
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     wqes: Box<[SendWqe]>,
+    rare: Box<[Rare]>,
     /// `max_sge` elements per request, where there may be several.
     sges: Box<[Sge]>,
     max_sge: usize,
@@ -252,6 +240,7 @@ impl SendQueue {
         let (max_sge, max_inline) = (max_sge as usize, max_inline as usize);
         Self {
             wqes: vec![SendWqe::EMPTY; slots].into(),
+            rare: vec![Rare { op: SendOp::Send, to: None, srqn: None }; slots].into(),
             sges: vec![Sge::default(); if max_sge > 1 { slots * max_sge } else { 0 }].into(),
             max_sge,
             inline: vec![0; slots * max_inline].into(),
@@ -350,16 +339,20 @@ impl SendQueue {
         wqe.len = len;
         wqe.flags = flags;
         wqe.stage = Stage::Posted;
-        wqe.set_op(wr.op);
-        // What only some transports have lies in a line of its own.
-        if wr.to.is_some() {
-            wqe.to = wr.to;
-        }
-        if wr.srqn.is_some() {
-            wqe.srqn = wr.srqn;
+        wqe.opcode = wr.op.wc_opcode();
+        let (verb, at) = match wr.op {
+            SendOp::Send => (Verb::Send, RemoteAddr::default()),
+            SendOp::Write(at) => (Verb::Write, at),
+            SendOp::Read(at) => (Verb::Read, at),
+            _ => (Verb::Other, RemoteAddr::default()),
+        };
+        wqe.verb = verb;
+        (wqe.addr, wqe.rkey) = (at.addr, at.rkey);
+        if verb == Verb::Other || wr.to.is_some() || wr.srqn.is_some() {
+            self.rare[index] = Rare { op: wr.op, to: wr.to, srqn: wr.srqn };
         }
         if let Data::Sges([only]) = wr.data {
-            (wqe.sges, wqe.inline, wqe.sge) = (1, false, *only);
+            (wqe.sges, wqe.sge) = (1, *only);
         } else {
             self.put_data(index, &wr.data);
         }
@@ -374,13 +367,13 @@ impl SendQueue {
                 let at = index * self.max_sge;
                 #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SGE")]
                 let count = sges.len() as u8;
-                (wqe.sges, wqe.inline) = (count, false);
+                wqe.sges = count;
                 if count > 0 {
                     self.sges[at..at + sges.len()].copy_from_slice(sges);
                 }
             }
             Data::Inline(pieces) => {
-                (wqe.sges, wqe.inline) = (0, true);
+                wqe.sges = INLINE;
                 self.put_inline(index, pieces);
             }
         }
@@ -404,6 +397,28 @@ impl SendQueue {
     #[inline]
     pub(crate) fn next(&self) -> Option<&SendWqe> {
         self.has_next().then(|| &self.wqes[self.index(self.next)])
+    }
+
+    /// What that is to do.
+    #[inline]
+    pub(crate) fn next_op(&self) -> Option<SendOp> {
+        let wqe = self.next()?;
+        Some(match wqe.verb {
+            Verb::Send => SendOp::Send,
+            Verb::Write => SendOp::Write(wqe.remote()),
+            Verb::Read => SendOp::Read(wqe.remote()),
+            Verb::Other => self.rare[self.index(self.next)].op,
+        })
+    }
+
+    /// UD: where it goes.
+    pub(crate) fn next_to(&self) -> Option<Datagram> {
+        self.rare.get(self.index(self.next)).and_then(|rare| rare.to)
+    }
+
+    /// XRC: the shared receive queue that it is for.
+    pub(crate) fn next_srqn(&self) -> Option<Srqn> {
+        self.rare.get(self.index(self.next)).and_then(|rare| rare.srqn)
     }
 
     /// The same, to be changed.
@@ -503,21 +518,22 @@ impl SendQueue {
 
     /// Bytes of the ring and what belongs to it.
     pub(crate) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.wqes) + size_of_val(&*self.sges) + self.inline.len()
+        let rings = size_of_val(&*self.wqes) + size_of_val(&*self.rare);
+        rings + size_of_val(&*self.sges) + self.inline.len()
     }
 
     #[inline]
     fn source(&self, counter: u32) -> Source<'_> {
         let index = self.index(counter);
         let wqe = &self.wqes[index];
-        match (wqe.sges, wqe.inline) {
-            (1, _) => Source::Sges(core::slice::from_ref(&wqe.sge)),
-            (_, true) => {
+        match wqe.sges {
+            1 => Source::Sges(core::slice::from_ref(&wqe.sge)),
+            INLINE => {
                 let at = index * self.max_inline;
                 Source::Inline(&self.inline[at..at + wqe.len as usize])
             }
-            (0, false) => Source::Sges(&[]),
-            (count, false) => {
+            0 => Source::Sges(&[]),
+            count => {
                 let at = index * self.max_sge;
                 Source::Sges(&self.sges[at..at + usize::from(count)])
             }
