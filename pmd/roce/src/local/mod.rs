@@ -247,6 +247,13 @@ pub trait Outgoing {
     fn is_at(&mut self, seq: Psn, position: u64);
 }
 
+/// A WRITE or READ that waits in a [row](Straight::copy_row).
+pub trait Direct {
+    /// Where its bytes are here, in one piece, and where at the peer. `None`: it is not one for [`Straight::write`] or, where
+    /// `READ` is set, [`Straight::read`].
+    fn places<const READ: bool>(&self) -> Option<(&Sge, RemoteAddr)>;
+}
+
 /// The way from one queue pair to its peer, for usual operations one after the other: what they have in
 /// common was looked up when it was opened.
 ///
@@ -287,6 +294,21 @@ pub trait Straight {
 
     /// As [`LocalPeer::read`]. False: nothing was read.
     fn read(&mut self, into: &Sge, from: RemoteAddr) -> bool;
+
+    /// As [`Self::write`] or, where `READ` is set, [`Self::read`], of operations in a row: up to the first that is refused, and as
+    /// long as a [glance](Self::glance) finds what was `seen`; returns how many.
+    fn copy_row<const READ: bool, T: Direct>(&mut self, row: &[T], seen: u64) -> usize {
+        let mut done = 0;
+        for (here, there) in row.iter().map_while(T::places::<READ>) {
+            let is_done = self.glance() == seen
+                && if READ { self.read(here, there) } else { self.write(here, there) };
+            if !is_done {
+                break;
+            }
+            done += 1;
+        }
+        done
+    }
 
     /// As [`LocalPeer::fence`].
     fn fence(&mut self);

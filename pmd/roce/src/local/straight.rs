@@ -5,7 +5,7 @@
 //! What the requests of a run have in common is looked at once, and what they add up to is noted once.
 
 use super::attempt::credits;
-use super::{LocalPeer, Outgoing, Pair, PublishedQp, Straight};
+use super::{Direct, LocalPeer, Outgoing, Pair, PublishedQp, Straight};
 use crate::device::Device;
 use crate::ids::{LinkId, Psn, Qpn};
 use crate::limits::MARK_EVERY;
@@ -13,7 +13,7 @@ use crate::qp::Qp;
 use crate::qp::sq::{Inline, SendWqe, Stage, Verb};
 use crate::qp::state::{QpState, Transport};
 use crate::sink::CqSink;
-use crate::work::{Access, Completion, SendFlags, Sge, WcOpcode};
+use crate::work::{Access, Completion, RemoteAddr, SendFlags, Sge, WcOpcode};
 
 /// Runs requests from the cursor on, at most `budget` of them; returns how many.
 pub(super) fn run<C: CqSink, P: LocalPeer>(
@@ -283,40 +283,44 @@ impl<S: Straight> Run<S> {
     #[inline(never)]
     fn complete<const READ: bool>(
         &mut self,
-        wqes: &mut [SendWqe],
+        wqes: &[SendWqe],
         inline: Inline<'_>,
         qpn: Qpn,
         slots: &mut &mut [Completion],
     ) -> usize {
         let mut free = core::mem::take(slots).iter_mut();
-        let mut done = 0;
-        for wqe in wqes {
-            let says = wqe.is_signaled();
-            if says && free.len() == 0 || !self.copy::<READ>(wqe, inline, done) {
-                break;
-            }
-            if let Some(slot) = says.then(|| free.next()).flatten() {
-                let what = if READ { WcOpcode::Read } else { WcOpcode::Write };
-                let brought = if READ { wqe.len } else { 0 };
-                *slot = Completion::new(what, brought).of(wqe.wr_id, qpn);
-            }
-            done += 1;
+        let [first, ..] = wqes else { return 0 };
+        let mut done = self.copy_row::<READ>(&wqes[..wqes.len().min(free.len())]);
+        if done == 0 && (free.len() > 0 || !first.is_signaled()) {
+            done = usize::from(self.copy::<READ>(first, inline, 0));
+        }
+        let (what, brings) = if READ { (WcOpcode::Read, u32::MAX) } else { (WcOpcode::Write, 0) };
+        for wqe in wqes[..done].iter().filter(|wqe| wqe.is_signaled()) {
+            let Some(slot) = free.next() else { break };
+            *slot = Completion::new(what, wqe.len & brings).of(wqe.wr_id, qpn);
         }
         *slots = free.into_slice();
+        done
+    }
+
+    /// WRITEs or READs in a row; returns how many.
+    #[inline(always)]
+    fn copy_row<const READ: bool>(&mut self, wqes: &[SendWqe]) -> usize {
+        if !self.may::<READ>() {
+            return 0;
+        }
+        let done = self.straight.copy_row::<READ, _>(wqes, self.seen);
+        let bytes = wqes[..done].iter().map(|wqe| u64::from(wqe.len)).sum();
+        self.note::<READ>(bytes);
         done
     }
 
     /// Does the copy of a WRITE or READ; false: it is something else, or not usual.
     #[inline(always)]
     fn copy<const READ: bool>(&mut self, wqe: &SendWqe, inline: Inline<'_>, nth: usize) -> bool {
-        let (verb, is_allowed) =
-            if READ { (Verb::Read, self.allows_read) } else { (Verb::Write, self.allows_write) };
-        if wqe.verb != verb || !is_allowed || !self.is_next(wqe) {
+        let verb = if READ { Verb::Read } else { Verb::Write };
+        if wqe.verb != verb || !self.is_next(wqe) || !self.may::<READ>() {
             return false;
-        }
-        if READ && core::mem::take(&mut self.unfenced) {
-            // Everything written so far is visible before anything is read.
-            self.straight.fence();
         }
         let at = wqe.remote();
         let is_done = match wqe.only() {
@@ -325,16 +329,33 @@ impl<S: Straight> Run<S> {
             None if READ => false,
             None => inline.of(nth, wqe).is_some_and(|bytes| self.straight.write_inline(bytes, at)),
         };
-        if !is_done {
-            return false;
+        if is_done {
+            self.note::<READ>(wqe.len.into());
         }
+        is_done
+    }
+
+    /// Whether the target allows WRITEs or READs, and everything that was written is visible before something is read.
+    #[inline(always)]
+    fn may<const READ: bool>(&mut self) -> bool {
+        if !READ {
+            return self.allows_write;
+        }
+        if self.allows_read && core::mem::take(&mut self.unfenced) {
+            self.straight.fence();
+        }
+        self.allows_read
+    }
+
+    /// So many bytes were written or read.
+    #[inline(always)]
+    const fn note<const READ: bool>(&mut self, bytes: u64) {
         if READ {
-            self.received += u64::from(wqe.len);
+            self.received += bytes;
         } else {
-            self.unfenced = true;
-            self.sent += u64::from(wqe.len);
+            self.unfenced |= bytes > 0;
+            self.sent += bytes;
         }
-        true
     }
 
     /// Whether nobody has looked at it yet, and the target is as it was.
@@ -365,6 +386,15 @@ impl<S: Straight> Run<S> {
 #[inline(always)]
 fn has_row(wqes: &[SendWqe]) -> bool {
     matches!(wqes, [first, second, ..] if (first.verb, second.verb) == (Verb::Send, Verb::Send))
+}
+
+impl Direct for SendWqe {
+    #[inline(always)]
+    fn places<const READ: bool>(&self) -> Option<(&Sge, RemoteAddr)> {
+        let verb = if READ { Verb::Read } else { Verb::Write };
+        let is_usual = self.verb == verb && self.stage == Stage::Posted;
+        Some((self.only().filter(|_| is_usual)?, self.remote()))
+    }
 }
 
 impl Outgoing for SendWqe {

@@ -6,8 +6,8 @@ use pmd_record::Recorded;
 use pmd_roce::ids::{Gid, Instant, LinkId, Lkey, PdId, Psn, Qpn, Rkey, Srqn};
 use pmd_roce::limits::{QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS};
 use pmd_roce::local::{
-    Arrived, DatagramRecord, LocalFault, LocalPeer, Outgoing, Pair, Plain, PublishedQp, Push,
-    Record, RecordKind, Source, Target,
+    Arrived, DatagramRecord, Direct, LocalFault, LocalPeer, Outgoing, Pair, Plain, PublishedQp,
+    Push, Record, RecordKind, Source, Target,
 };
 use pmd_roce::memory::AtomicOp;
 use pmd_roce::qp::state::QpState;
@@ -417,6 +417,15 @@ impl pmd_roce::local::Straight for Straight<'_> {
     #[inline(always)]
     fn read(&mut self, into: &Sge, from: RemoteAddr) -> bool {
         self.0.read(element(into), from.addr, from.rkey.0)
+    }
+
+    #[inline(always)]
+    fn copy_row<const READ: bool, T: Direct>(&mut self, row: &[T], seen: u64) -> usize {
+        let places = |each: &T| {
+            let (here, there) = each.places::<READ>()?;
+            Some((element(here), there.addr, there.rkey.0))
+        };
+        self.0.copy_row::<READ, T>(row, seen, places)
     }
 
     #[inline]

@@ -235,6 +235,48 @@ impl<'a> Straight<'a> {
         }
     }
 
+    /// As [`Self::write`] or, where `READ` is set, [`Self::read`], of operations in a row: up to the first that is refused, and as
+    /// long as a glance finds what was `seen`; returns how many. `places` tells of each where its bytes are here, and by which
+    /// address and key at the peer. All that are done use the same two keys.
+    #[inline(always)]
+    pub fn copy_row<const READ: bool, T>(
+        &mut self,
+        row: &[T],
+        seen: u64,
+        places: impl Fn(&T) -> Option<(Sge, u64, u32)>,
+    ) -> usize {
+        let (local, remote) = if READ {
+            (Access::LOCAL_WRITE, Access::REMOTE_READ)
+        } else {
+            (Access::empty(), Access::REMOTE_WRITE)
+        };
+        let Some((sge, addr, rkey)) = row.first().and_then(&places) else { return 0 };
+        let is_known = self.here(sge, local).is_some()
+            && self.there(rkey, addr, sge.len.into(), remote).is_some();
+        if !is_known {
+            return 0;
+        }
+        if !READ {
+            self.publish_before();
+        }
+        let Self { here, there, shown, .. } = *self;
+        let mut done = 0;
+        for (Sge { addr: va, len, lkey }, addr, rkey) in row.iter().map_while(places) {
+            let is_next = here.is_of(Key(lkey)) && there.is_of(Key(rkey));
+            if !is_next || shown.load(Ordering::Acquire) != seen {
+                break;
+            }
+            let here = here.find(va, len.into(), local);
+            let Some((here, there)) = here.zip(there.find(addr, len.into(), remote)) else { break };
+            let copied = if READ { there.copy_to(here) } else { here.copy_to(there) };
+            if copied.is_err() {
+                break;
+            }
+            done += 1;
+        }
+        done
+    }
+
     /// As [`Links::fence`].
     #[inline]
     pub fn fence(&mut self) {
