@@ -33,6 +33,8 @@ struct Lane {
 #[derive(Debug)]
 pub(crate) struct Lanes {
     lanes: Vec<Lane>,
+    /// One of them was found full in this poll.
+    any_full: bool,
     slots: usize,
 }
 
@@ -42,7 +44,7 @@ impl Lanes {
 
     /// For queue pairs in slots `0..slots`.
     pub(crate) const fn new(slots: usize) -> Self {
-        Self { lanes: Vec::new(), slots }
+        Self { lanes: Vec::new(), any_full: false, slots }
     }
 
     /// A queue pair that can have so many requests outstanding joins the lane of its link.
@@ -115,6 +117,7 @@ impl Lanes {
     pub(crate) fn block(&mut self, lane: u32, slot: u32, had_share: bool) {
         let lane = &mut self.lanes[lane as usize];
         lane.full = true;
+        self.any_full = true;
         if had_share {
             lane.blocked.push(slot);
         } else {
@@ -125,8 +128,8 @@ impl Lanes {
     /// A new poll: every ring is worth a try.
     #[inline]
     pub(crate) fn reopen(&mut self) {
-        for lane in &mut self.lanes {
-            lane.full = false;
+        if core::mem::take(&mut self.any_full) {
+            self.lanes.iter_mut().for_each(|lane| lane.full = false);
         }
     }
 

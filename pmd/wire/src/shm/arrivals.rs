@@ -78,7 +78,9 @@ impl Arrivals<'_> {
         let into = keys.known(Key(lkey), pd).filter(|known| known.allows(Access::LOCAL_WRITE))?;
         let (words, at, tail) = reader.split();
         let words = words.as_slice().get(index(at)..)?;
-        let same = Same { header: short.with(0, 1), len: 1 };
+        // What is not short has no such length, and is nothing that a header is compared with.
+        let len = short::len_field(words.first()?.load(Ordering::Relaxed));
+        let same = Same { header: short.with(0, len), len };
         Some(Messages { words, rest: words, tail, short, same, into, lkey, dst, src, sources })
     }
 }

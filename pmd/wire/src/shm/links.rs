@@ -73,6 +73,15 @@ struct Burst {
     drained: bool,
 }
 
+/// What became of the entry at the front of a ring.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    Taken,
+    Stays,
+    /// It was the end of a lap, and nothing follows yet.
+    Nothing,
+}
+
 /// A link and its number.
 pub(super) type Slot = Option<(u32, Box<Link>)>;
 
@@ -254,22 +263,35 @@ impl Links {
     #[inline]
     fn burst(&mut self, inbound: &mut Inbound, take: &mut impl Take) -> Result<Burst, Garbage> {
         let mut left = RX_BURST;
-        let mut lying = Lying::NOTHING;
         self.busy.enter();
         loop {
             left -= take.run(self, &mut inbound.arrivals(), left);
             if left == 0 {
                 return Ok(Burst { taken: RX_BURST, drained: false });
             }
-            if !inbound.next(&mut lying)? {
+            if !inbound.reader.has_next() {
                 return Ok(Burst { taken: RX_BURST - left, drained: true });
             }
-            if !take.record(self, &lying.record, &mut inbound.payload(&lying)) {
-                return Ok(Burst { taken: RX_BURST - left, drained: false });
+            match self.record(inbound, take)? {
+                Found::Taken => left -= 1,
+                Found::Stays => return Ok(Burst { taken: RX_BURST - left, drained: false }),
+                Found::Nothing => return Ok(Burst { taken: RX_BURST - left, drained: true }),
             }
-            inbound.reader.advance(lying.size);
-            left -= 1;
         }
+    }
+
+    /// Hands over the record at the front.
+    #[inline(never)]
+    fn record(&mut self, inbound: &mut Inbound, take: &mut impl Take) -> Result<Found, Garbage> {
+        let mut lying = Lying::NOTHING;
+        if !inbound.next(&mut lying)? {
+            return Ok(Found::Nothing);
+        }
+        if !take.record(self, &lying.record, &mut inbound.payload(&lying)) {
+            return Ok(Found::Stays);
+        }
+        inbound.reader.advance(lying.size);
+        Ok(Found::Taken)
     }
 
     /// Makes everything pushed so far visible, batch by batch, tells peers what was taken, and ends the critical section of this turn's operations.

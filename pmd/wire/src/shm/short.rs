@@ -120,9 +120,15 @@ impl Short {
 
 /// Message bytes of the short header that this word is, if it is one.
 #[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "eight bits")]
 pub(crate) fn len(word: u64) -> Option<u64> {
-    (word >> MARK_SHIFT == MARK).then_some((word >> LEN_SHIFT) as u8 as u64 + 1)
+    (word >> MARK_SHIFT == MARK).then_some(len_field(word).into())
+}
+
+/// The same of any word: a length where it is none.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "eight bits")]
+pub(crate) const fn len_field(word: u64) -> u32 {
+    (word >> LEN_SHIFT) as u8 as u32 + 1
 }
 
 /// The same in words.
