@@ -16,7 +16,7 @@ use pmd_verbs::{Completion, Device, WcStatus};
 use super::ends::Ends;
 use super::failure::Failure;
 use super::inbox::NEWS_ID;
-use super::limits::{EVENT_SLEEP, POLL_BATCH, STALL};
+use super::limits::{EVENT_SLEEP, POLL_BATCH, SLOWEST_MIB, STALL};
 use super::params::Params;
 use super::service::Flavour;
 
@@ -166,7 +166,7 @@ impl<T: Flavour> Desk<'_, T> {
         let waits = self.params.rnr_retry == RNR_RETRY_FOREVER
             && self.ends.counters().get("rnr_nak_retry_err").is_some_and(|count| count > 0);
         let own = self.params.budget().unwrap_or_default() + self.params.pause.unwrap_or_default();
-        waits || still > STALL + own
+        waits || still > STALL + own + SLOWEST_MIB * (self.params.largest() >> 20)
     }
 
     pub(super) fn is(&self, signal: Signal) -> bool {

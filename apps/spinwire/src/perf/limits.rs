@@ -69,6 +69,8 @@ pub(super) const REPORT: Duration = Duration::from_millis(500);
 pub(super) const VERDICT: Duration = Duration::from_secs(3);
 /// How long a reliable connection may stand still, beyond its own retry budget.
 pub(super) const STALL: Duration = Duration::from_secs(3);
+/// How much longer for each MiB of a message: nothing moves while its bytes are copied, or go through a slow network.
+pub(super) const SLOWEST_MIB: Duration = Duration::from_millis(10);
 /// How long an unreliable message may be on its way before it counts as lost.
 pub(super) const LOST_AFTER: Duration = Duration::from_millis(20);
 /// So many of these waits in a row, without anything that arrived, end the run.
