@@ -124,7 +124,7 @@ fn b4_two_processes_replay_exactly() {
 fn a_failed_run_replays_to_the_same_statuses() {
     let folder = folder("failed");
     let record = folder.join("f.rec");
-    let line = "perf write-bw --processes 2 --wire udp -n 64 -s 4096 --qp-timeout 8 --json";
+    let line = "perf write-bw --processes 2 --wire udp -n 64 -s 4096 --qp-timeout 12 --json";
     let words: Vec<&str> = line.split(' ').collect();
     let more = ["--fault", "drop acks after 10", "--record", text(&record)];
     let output = spinwire(&[&words[..], &more[..]].concat());
