@@ -32,6 +32,10 @@ impl Pending for QueuePairPending {
     }
 
     fn hello(&self, private: &[u8]) -> Vec<u8> {
+        // Whoever answers can be reached once the peer has read it.
+        if self.endpoint.hello.role == Role::Answer {
+            self.endpoint.warn_without_receives();
+        }
         Hello { private: private.to_vec(), ..self.endpoint.hello.clone() }.encode()
     }
 
@@ -51,7 +55,9 @@ impl Pending for QueuePairPending {
             // It would send packets that this side must refuse.
             return Err(mismatch("path MTU", ours.mtu.to_string(), peer.mtu.to_string()));
         }
-        self.endpoint.warn_without_receives();
+        if peer.role == Role::Answer {
+            self.endpoint.warn_without_receives();
+        }
         let shares_memory = self.endpoint.enter_rtr(By::Connect, &peer)?;
         self.endpoint.enter_rts(By::Connect, &peer)?;
         if peer.role == Role::Ask {
