@@ -115,7 +115,7 @@ struct Appender {
 
 impl Appender {
     fn create(dir: &Path) -> io::Result<Self> {
-        let mut file = File::create(dir.join(JOURNAL))?;
+        let mut file = super::anew(&dir.join(JOURNAL))?;
         let head = head(0)?;
         file.write_all(head.as_bytes())?;
         Ok(Self { dir: dir.to_owned(), file, bytes: head.len() as u64, records: [0; 2] })
@@ -126,7 +126,7 @@ impl Appender {
         if self.bytes + text.len() as u64 > JOURNAL_HALF_BYTES && self.records[0] > 0 {
             fs::rename(self.dir.join(JOURNAL), self.dir.join(JOURNAL_OLDER))?;
             let gone = self.records[1];
-            self.file = File::create(self.dir.join(JOURNAL))?;
+            self.file = super::anew(&self.dir.join(JOURNAL))?;
             let head = head(gone)?;
             self.file.write_all(head.as_bytes())?;
             (self.bytes, self.records) = (head.len() as u64, [0, self.records[0]]);

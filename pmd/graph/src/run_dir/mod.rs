@@ -19,8 +19,8 @@ mod mark;
 mod place;
 mod read;
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -130,13 +130,27 @@ impl RunDir {
     /// When the directory does not take it; nothing half-written stays.
     pub fn replace(&self, name: &str, text: &str) -> io::Result<()> {
         let draft = self.path.join(format!(".{name}.{}", std::process::id()));
-        let replaced = fs::write(&draft, format!("{text}\n"))
+        let replaced = anew(&draft)
+            .and_then(|mut file| file.write_all(format!("{text}\n").as_bytes()))
             .and_then(|()| fs::rename(&draft, self.path.join(name)));
         replaced.inspect_err(|_| {
             // There is none where it could not even be begun.
             drop(fs::remove_file(&draft));
         })
     }
+}
+
+/// A file of this run in place of whatever has its name. A directory may be open to others: what a link in it leads to is
+/// never written to.
+///
+/// # Errors
+/// When the old one cannot be removed, or somebody makes another one at this moment.
+fn anew(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::create_new(path)
 }
 
 #[cfg(test)]
@@ -176,6 +190,25 @@ mod tests {
         other.process.started += 1;
         fs::write(path.join(MARK), serde_json::to_string(&other).unwrap()).unwrap();
         RunDir::at(&path, true, &mark).unwrap();
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn what_a_link_leads_to_stays() {
+        let path = temporary("run-dir-links");
+        fs::create_dir_all(&path).unwrap();
+        let precious = path.join("precious");
+        fs::write(&precious, "mine").unwrap();
+        let draft = format!(".{REPORT}.{}", std::process::id());
+        for name in [JOURNAL, REPORT, &draft] {
+            std::os::unix::fs::symlink(&precious, path.join(name)).unwrap();
+        }
+        let run_dir = RunDir::at(&path, true, &Mark::of_this_process("run", &[])).unwrap();
+        run_dir.replace(REPORT, "{}").unwrap();
+        anew(&path.join(JOURNAL)).unwrap().write_all(b"a line").unwrap();
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(path.join(REPORT)).unwrap(), "{}\n");
+        assert_eq!(fs::read_to_string(path.join(JOURNAL)).unwrap(), "a line");
         fs::remove_dir_all(&path).unwrap();
     }
 }
