@@ -67,9 +67,13 @@ impl Moves {
     fn count(&mut self, posted: u32, used: u32, starts: u32, now: Instant) {
         let completed = posted.wrapping_sub(used);
         let before = if self.starts == starts { self.completed } else { 0 };
-        let moved = completed.wrapping_sub(before);
+        // Fewer than before: it was reset, and has not started again.
+        let (moved, was_reset) = match completed.wrapping_sub(before) {
+            backward if backward > u32::MAX / 2 => (completed, true),
+            moved => (moved, self.starts != starts),
+        };
         self.sends += u64::from(moved);
-        if moved > 0 || used == 0 || self.starts != starts {
+        if moved > 0 || used == 0 || was_reset {
             self.at = now;
         }
         (self.completed, self.starts, self.seen) = (completed, starts, now);
@@ -408,8 +412,13 @@ mod tests {
         moves.count(2, 1, 2, at(62));
         assert_eq!((moves.sends, moves.at), (15, at(62)));
         // Positions are modulo 2^32.
-        moves.count(u32::MAX, 0, 2, at(63));
-        moves.count(4, 0, 2, at(64));
+        moves.count(1 << 31, 0, 2, at(63));
+        moves.count(u32::MAX, 0, 2, at(64));
+        moves.count(4, 0, 2, at(65));
         assert_eq!(moves.sends, 14 + u64::from(u32::MAX) + 5);
+        // A reset takes nothing back.
+        moves.count(0, 0, 2, at(66));
+        moves.count(3, 0, 2, at(67));
+        assert_eq!(moves.sends, 14 + u64::from(u32::MAX) + 5 + 3);
     }
 }
