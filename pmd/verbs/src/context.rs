@@ -202,7 +202,15 @@ impl Context {
         });
         engine.iter().for_each(|(name, value)| each(name, value));
         if let Some(wire) = wire {
-            wire.fields().for_each(|(name, value)| each(name, value));
+            for (name, value) in wire.fields() {
+                // The engine counts payload by these names, the wire whole frames.
+                let name = match name {
+                    "tx_bytes" => "wire_tx_bytes",
+                    "rx_bytes" => "wire_rx_bytes",
+                    name => name,
+                };
+                each(name, value);
+            }
             each("rx_handed_over", given);
         }
     }
