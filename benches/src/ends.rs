@@ -33,7 +33,7 @@ pub struct Ends {
 pub enum Books {
     /// As in every endpoint of a queue pair.
     Kept,
-    /// [`Bookless`], to measure the difference.
+    /// In none, to measure the difference.
     None,
 }
 
