@@ -15,6 +15,8 @@ fn machine() -> Machine {
     let bytes = 4 << 30;
     let cpu = |id| Cpu { id, core: id, package: 0, node: 0 };
     Machine {
+        held: Vec::new(),
+        addresses: Vec::new(),
         topology: Topology::new(vec![cpu(0), cpu(1)], vec![Node { id: 0, bytes }]),
         numa: vec![NumaMemory { id: 0, total: bytes, available: bytes, ..NumaMemory::default() }],
         available: bytes,
