@@ -12,7 +12,7 @@ pub const REGISTERED_BYTES_MAX: u64 = 1 << 30;
 pub const DIRECT_ALIGN: u32 = 4096;
 
 /// How long a file that somebody else has is waited for.
-pub const LOCK_WAIT: Duration = Duration::from_secs(5);
+pub const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// How long a file that is closed is waited for while requests are in flight. Past it, their memory is never freed.
 pub const CLOSE_WAIT: Duration = Duration::from_secs(5);
