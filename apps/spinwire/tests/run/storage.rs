@@ -507,5 +507,6 @@ fn a_file_that_another_target_has() {
     );
     assert_eq!(verdict["knob"], "node.target.path");
     pair.load.signal("-INT");
-    assert_eq!(pair.load.end().status.code(), Some(0));
+    let output = pair.load.end();
+    assert_eq!(output.status.code(), Some(0), "{}{}", report(&output), stderr(&output));
 }
