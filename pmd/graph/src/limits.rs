@@ -138,6 +138,8 @@ pub const LOST_IN_A_ROW: u32 = 5;
 pub const REASON_MAX: usize = 1000;
 /// Turns between two looks at a control channel, while the connection is busy.
 pub const CHANNEL_TURNS: u32 = 32;
+/// Messages of a control channel that are taken in one look: more than a peer that keeps to the protocol ever has waiting.
+pub const CHANNEL_MESSAGES: u32 = 32;
 /// How long a node whose peer has left waits to be told to end as well: between two processes of a run on a busy machine lie
 /// some turns of the scheduler and of [`WATCH`].
 pub const DESERTED_WAIT: Duration = Duration::from_secs(1);

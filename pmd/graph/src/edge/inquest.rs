@@ -133,6 +133,16 @@ impl Inquest {
         self.inquiry.as_ref().is_some_and(|inquiry| inquiry.is_over(now))
     }
 
+    /// Whether the peer was asked and has said nothing yet, which it would have if it could: what it said before is on its way.
+    pub(super) fn awaits_word(&self, now: u64) -> bool {
+        self.inquiry.as_ref().is_some_and(|inquiry| inquiry.awaits_word(now))
+    }
+
+    /// When its first word is waited for no longer.
+    pub(super) fn word_deadline(&self) -> Option<u64> {
+        self.inquiry.as_ref().map(Inquiry::word_deadline)
+    }
+
     /// When the peer is waited for no longer.
     pub(super) fn deadline(&self) -> Option<u64> {
         self.inquiry.as_ref().map(Inquiry::deadline)

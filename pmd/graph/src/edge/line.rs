@@ -16,7 +16,7 @@ use super::inquest::{Inquest, Scene};
 use super::stall::Stall;
 use super::{Change, Dial, Home, Lost, Refusal};
 use crate::failure::Failure;
-use crate::limits::CHANNEL_TURNS;
+use crate::limits::{CHANNEL_MESSAGES, CHANNEL_TURNS};
 
 /// Who is at the other end, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -317,6 +317,9 @@ impl Line {
             return self.inquest.gone_at();
         }
         let recovery = match (&self.comeback, &self.trouble) {
+            (Some(comeback), _) if self.comes_back() && comeback.is_up() => {
+                self.trouble.as_ref().and_then(|_| self.inquest.word_deadline())
+            }
             (Some(comeback), _) if self.comes_back() => comeback.next_timeout(),
             (_, Some(_)) => self.inquest.deadline(),
             (_, None) => None,
@@ -332,6 +335,8 @@ impl Line {
 
     /// Goes on with bringing the connection back, if it is broken. `progress`: something was done over it.
     fn come_back(&mut self, now: u64, progress: bool) -> Result<(), Failure> {
+        // Whoever leaves closes its end, which looks like a break until its goodbye is heard: its node lets this end go.
+        let leaving = self.said_goodbye(now) || self.inquest.awaits_word(now);
         let Some(comeback) = &mut self.comeback else { return Ok(()) };
         if comeback.is_up() {
             if self.trouble.is_none() {
@@ -339,6 +344,9 @@ impl Line {
                     comeback.progress(now);
                     self.inquest.begin_anew(&*self.endpoint);
                 }
+                return Ok(());
+            }
+            if leaving {
                 return Ok(());
             }
             let Some(steps) = self.endpoint.reconnect() else {
@@ -397,22 +405,34 @@ impl Line {
         self.endpoint.close();
     }
 
-    /// Hears what the peer says on the channel.
+    /// Hears the next of what the peer has said on the channel; where a broken connection comes back, all of it up to a
+    /// goodbye, which tells a break from a leave. A peer that goes on talking is heard further in later turns.
     fn listen(&mut self, now: u64) -> Result<(), Failure> {
-        match self.channel.poll() {
-            Some(Message::Bye) => self.peer_left = true,
-            Some(message @ Message::Farewell(_)) => {
+        for _ in 0..CHANNEL_MESSAGES {
+            let Some(message) = self.channel.poll() else { break };
+            self.hear(message, now)?;
+            if self.is_up() || self.peer_left || !self.comes_back() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, message: Message, now: u64) -> Result<(), Failure> {
+        match message {
+            Message::Bye => self.peer_left = true,
+            message @ Message::Farewell(_) => {
                 self.peer_left = true;
                 self.inquest.hear(&message, &*self.endpoint, &mut self.channel, now);
             }
-            Some(message @ (Message::Ask(_) | Message::Evidence(_) | Message::Lives)) => {
+            message @ (Message::Ask(_) | Message::Evidence(_) | Message::Lives) => {
                 self.inquest.hear(&message, &*self.endpoint, &mut self.channel, now);
             }
-            Some(Message::Refused(text)) => {
+            Message::Refused(text) => {
                 let refusal = Refusal::parse(&text);
                 return Err(self.inquest.told(refusal, &*self.endpoint, &self.peer, now));
             }
-            Some(Message::Recovery(message, hello)) => {
+            Message::Recovery(message, hello) => {
                 if let Some(comeback) = &mut self.comeback {
                     comeback.hear(now, message, hello, &mut *self.endpoint);
                     if !comeback.is_up() {
@@ -420,7 +440,7 @@ impl Line {
                     }
                 }
             }
-            Some(Message::Lost(how)) if !self.peer_left => {
+            Message::Lost(how) if !self.peer_left => {
                 let Some(comeback) = self.comeback.as_mut().filter(|_| self.caller.is_some())
                 else {
                     return Err(if how == FOREIGN { self.garbled() } else { self.dead(&how) });
@@ -430,11 +450,11 @@ impl Line {
                 }
                 Trouble::begin(&mut self.trouble);
             }
-            Some(Message::Lost(how)) if self.comeback.is_some() && !self.is_up() => {
+            Message::Lost(how) if self.comeback.is_some() && !self.is_up() => {
                 return Err(self.dead(&how));
             }
             // A closed channel after a goodbye is as it should be; nothing else has a meaning here.
-            Some(Message::Lost(_) | Message::Hello(_) | Message::Ready) | None => {}
+            Message::Lost(_) | Message::Hello(_) | Message::Ready => {}
         }
         Ok(())
     }

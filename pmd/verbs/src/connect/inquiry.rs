@@ -13,6 +13,8 @@ use super::message::Message;
 
 /// How long the other end is waited for. One that only stood still for a moment answers within it.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// How long the first word of the other end is waited for: its process answers at once where it runs at all.
+const WORD_WAIT: Duration = Duration::from_millis(100);
 /// How often an end answers over one channel: nobody asks so often who has a reason.
 pub const ANSWERS_MAX: u32 = 8;
 /// How long an end that leaves waits for the other's last words.
@@ -71,6 +73,17 @@ impl Inquiry {
     /// Whether there is nothing more to wait for at `now`.
     pub const fn is_over(&self, now: u64) -> bool {
         self.told.is_some() || now >= self.deadline
+    }
+
+    /// Whether nothing has been heard yet of an end that was asked at most `WORD_WAIT` ago.
+    pub fn awaits_word(&self, now: u64) -> bool {
+        !self.lives && self.told.is_none() && now < self.word_deadline()
+    }
+
+    /// When the first word of the other end is waited for no longer.
+    pub fn word_deadline(&self) -> u64 {
+        let wait = u64::try_from(WORD_WAIT.as_nanos()).unwrap_or(u64::MAX);
+        self.begun.saturating_add(wait)
     }
 
     /// When it is over at the latest.
@@ -157,6 +170,19 @@ mod tests {
         assert!(inquiry.is_over(130));
         assert_eq!((inquiry.told(), inquiry.peer()), (Some(&end()), Peer::Alive));
         assert_eq!(inquiry.told_after(), Some(30));
+    }
+
+    #[test]
+    fn the_first_word_is_waited_for_for_a_tenth_of_a_second() {
+        let (mut here, _there) = channel_pair("client", "target");
+        let mut inquiry = Inquiry::begin(&mut here, &End::default(), 5);
+        assert!(!inquiry.awaits_word(5), "a node of this process has no need to say that it lives");
+        inquiry.lives = false;
+        let end = inquiry.word_deadline();
+        assert_eq!(end, 100_000_005);
+        assert!(inquiry.awaits_word(end - 1) && !inquiry.awaits_word(end));
+        inquiry.hear(&Message::Lives, 6);
+        assert!(!inquiry.awaits_word(6));
     }
 
     #[test]
