@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -161,25 +161,37 @@ impl Drop for Input {
     }
 }
 
+/// A loopback host that is this process's own: on 127.0.0.1 any caller of the machine may be given the port, as its end, that
+/// a test has looked out for itself.
+pub(crate) fn own_host() -> Ipv4Addr {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 77, high, low)
+}
+
 /// An address where nobody listens.
 pub(crate) fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let listener = TcpListener::bind((own_host(), 0)).expect("a port is free");
     listener.local_addr().expect("it listens").to_string()
 }
 
 /// Waits until the run that serves its counters at `address` has verified bytes: every part of it works then.
 pub(crate) fn until_verified(address: &str) {
+    until_counted(address, "spinwire_node_verified_bytes", 1);
+}
+
+/// Waits until some node of that run has counted so many of a metric.
+pub(crate) fn until_counted(address: &str, metric: &str, count: u64) {
     let deadline = Instant::now() + PATIENCE;
-    let verified = || {
+    let counted = || {
         let mut text = String::new();
         let mut stream = TcpStream::connect(address).ok()?;
         stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").ok()?;
         stream.read_to_string(&mut text).ok()?;
-        let counts = text.lines().filter(|line| line.starts_with("spinwire_node_verified_bytes"));
+        let counts = text.lines().filter(|line| line.starts_with(metric));
         counts.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).max()
     };
-    while verified().is_none_or(|bytes| bytes == 0) {
-        assert!(Instant::now() < deadline, "the run verifies nothing");
+    while counted().is_none_or(|counted| counted < count) {
+        assert!(Instant::now() < deadline, "{metric} stays below {count}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

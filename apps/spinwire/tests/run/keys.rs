@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use crate::bench::{Running, config, free_address, node, report, spinwire, stderr};
+use crate::bench::{
+    Running, config, free_address, node, own_host, report, spinwire, stderr, until_counted,
+};
 use crate::killed::under_way;
 
 const WIRES: [&str; 2] = ["device.soft0.wire=auto", "device.soft0.wire=udp"];
@@ -58,8 +60,13 @@ fn pair(wire: &str, more: &[&str]) -> (Running, Running) {
 }
 
 fn server(wire: &str, address: &str) -> Running {
-    let listen = format!("node.server.listen={address}");
-    Running::start(&["run", &config("kv-server.toml"), "--set", wire, "--set", &listen, "--json"])
+    server_with(wire, address, &[])
+}
+
+fn server_with(wire: &str, address: &str, more: &[&str]) -> Running {
+    let (config, listen) = (config("kv-server.toml"), format!("node.server.listen={address}"));
+    let args = ["run", &config, "--set", wire, "--set", &listen, "--json"];
+    Running::start(&[&args[..], more].concat())
 }
 
 fn client(wire: &str, address: &str, more: &[&str]) -> Running {
@@ -109,7 +116,8 @@ fn a_killed_server_is_named_by_its_client() {
         let verdict = &report(&output)["verdict"];
         assert_eq!((&verdict["code"], &verdict["owner"]), (&"peer-dead".into(), &"remote".into()));
         let summary = verdict["summary"].as_str().unwrap();
-        assert!(summary.starts_with(&format!("`server` (process {id} at 127.0.0.1:")), "{summary}");
+        let who = format!("`server` (process {id} at {}:", own_host());
+        assert!(summary.starts_with(&who), "{summary}");
     }
 }
 
@@ -250,8 +258,11 @@ fn p24_a_killed_server_that_is_started_again() {
         let mut client = client(wire, &address, &more);
         under_way(&mut client);
         first.kill_and_wait();
-        let mut second = server(wire, &address);
+        let counters = free_address();
+        let observe = format!("observe.listen={counters}");
+        let mut second = server_with(wire, &address, &["--set", &observe]);
         if !verify {
+            until_counted(&counters, "spinwire_node_connections_total", 8);
             under_way(&mut second);
             client.signal("-INT");
         }

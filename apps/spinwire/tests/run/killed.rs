@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::bench::{Input, PATIENCE, Running, config, free_address, report};
+use crate::bench::{Input, PATIENCE, Running, config, free_address, own_host, report};
 
 fn pair(wire: &str, input: &Input) -> (Running, Running) {
     let address = free_address();
@@ -68,7 +68,8 @@ fn a_killed_server_is_named_by_its_client() {
         let verdict = &report(&output)["verdict"];
         assert_eq!((&verdict["code"], &verdict["owner"]), (&"peer-dead".into(), &"remote".into()));
         let summary = verdict["summary"].as_str().unwrap();
-        assert!(summary.starts_with(&format!("`target` (process {id} at 127.0.0.1:")), "{summary}");
+        let who = format!("`target` (process {id} at {}:", own_host());
+        assert!(summary.starts_with(&who), "{summary}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::bench::{Running, config, free_address, node, report, spinwire, stderr};
+use crate::bench::{Running, config, free_address, node, own_host, report, spinwire, stderr};
 use crate::killed::under_way;
 
 /// A folder of a test on a disk, removed when dropped.
@@ -188,7 +188,8 @@ fn a_killed_target_is_named_by_its_load() {
         let verdict = &report(&output)["verdict"];
         assert_eq!((&verdict["code"], &verdict["owner"]), (&"peer-dead".into(), &"remote".into()));
         let summary = verdict["summary"].as_str().unwrap();
-        assert!(summary.starts_with(&format!("`target` (process {id} at 127.0.0.1:")), "{summary}");
+        let who = format!("`target` (process {id} at {}:", own_host());
+        assert!(summary.starts_with(&who), "{summary}");
         let left = fs::read_dir(&pair.folder.0).unwrap().count();
         assert_eq!(left, 1 + usize::from(file), "the config, and the file");
         if file {
