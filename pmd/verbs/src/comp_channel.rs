@@ -19,15 +19,13 @@
 //! ```
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::io::Errno;
-
 use crate::context::Context;
 use crate::cq::{Cq, CreateCqError, WeakCq};
+use crate::sleeper::Sleeper;
 use crate::soft::Bell;
 
 /// Turns of the device that one look takes at most, however much there is to do.
@@ -38,7 +36,7 @@ const TURNS: usize = 16;
 #[derive(Debug)]
 pub struct CompletionChannel {
     cx: Context,
-    epoll: OwnedFd,
+    sleeper: Sleeper,
     bell: Rc<Bell>,
     cqs: Vec<WeakCq>,
     /// Whose turn it is, so that no queue keeps the others waiting.
@@ -52,18 +50,8 @@ impl Context {
     /// When the system has no descriptors left.
     pub fn create_channel(&self) -> io::Result<CompletionChannel> {
         let bell = Rc::new(Bell::new()?);
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let watch = |fd: BorrowedFd<'_>| {
-            epoll::add(&epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
-        };
-        watch(bell.fd())?;
-        self.with(|core| {
-            watch(core.alarm()?.fd())?;
-            let wire = core.wire.as_ref().and_then(|wire| wire.fd());
-            let rung = [wire, core.peers.bell()].into_iter().flatten().try_for_each(watch);
-            rung.map_err(io::Error::from)
-        })?;
-        Ok(CompletionChannel { cx: self.clone(), epoll, bell, cqs: Vec::new(), next: 0 })
+        let sleeper = Sleeper::new(self, &[&bell])?;
+        Ok(CompletionChannel { cx: self.clone(), sleeper, bell, cqs: Vec::new(), next: 0 })
     }
 }
 
@@ -83,7 +71,7 @@ impl CompletionChannel {
     /// Readable when there may be something to do: for event loops that wait for other things, too.
     /// Then, and before every sleep, call [`CompletionChannel::poll`] until it returns `None`.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
+        self.sleeper.fd()
     }
 
     /// Drives the device, and returns a completion queue that fired since it was armed. Each arming
@@ -120,7 +108,7 @@ impl CompletionChannel {
                 return Ok(fired);
             }
             if work == 0 && self.listens() {
-                self.sleep(left)?;
+                self.sleeper.sleep(left)?;
             }
         }
     }
@@ -128,14 +116,6 @@ impl CompletionChannel {
     /// Has peers of this host ring from now on, until the next turn. False: something has come already.
     fn listens(&self) -> bool {
         self.cx.with(|core| core.peers.sleep())
-    }
-
-    fn sleep(&self, limit: Duration) -> io::Result<()> {
-        let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&limit)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
     }
 
     /// The next queue that fired, and silence when none is left.

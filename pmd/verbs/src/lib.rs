@@ -26,6 +26,7 @@ mod mr;
 mod mw;
 mod pd;
 mod qp;
+mod sleeper;
 mod soft;
 mod srq;
 mod survey;

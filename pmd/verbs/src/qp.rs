@@ -1,5 +1,6 @@
 //! Queue pairs.
 
+use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ pub struct Qp<T: Service> {
     send_cq: Cq,
     recv_cq: Cq,
     srq: Option<Srq>,
-    groups: Vec<Gid>,
+    groups: RefCell<Vec<Gid>>,
     service: PhantomData<T>,
 }
 
@@ -93,7 +94,7 @@ impl<T: Service> Qp<T> {
             send_cq: options.send_cq.clone(),
             recv_cq: options.recv_cq.clone(),
             srq: options.srq.cloned(),
-            groups: Vec::new(),
+            groups: RefCell::default(),
             service: PhantomData,
         })
     }
@@ -152,7 +153,7 @@ impl<T: Service> Qp<T> {
     /// [`Stays`] gives it back while it is a member of multicast groups, or somebody holds an event about
     /// it.
     pub fn destroy(self) -> Result<(), Stays<Self>> {
-        let groups = u32::try_from(self.groups.len()).unwrap_or(u32::MAX);
+        let groups = u32::try_from(self.groups.borrow().len()).unwrap_or(u32::MAX);
         if groups > 0 {
             return Err(Stays { object: self, error: DestroyError::Attached(groups).into() });
         }
@@ -275,28 +276,39 @@ impl<T: Connected> Qp<T> {
     }
 }
 
+impl<T: Service> Qp<T> {
+    /// Joins a multicast group, if the service has such.
+    pub(crate) fn join(&self, group: Gid) -> Result<(), JoinGroupError> {
+        if self.groups.borrow().contains(&group) {
+            return Ok(());
+        }
+        self.pd.context().with(|core| core.join(self.qpn, group))?;
+        self.groups.borrow_mut().push(group);
+        Ok(())
+    }
+
+    pub(crate) fn leave(&self, group: Gid) -> Result<(), JoinGroupError> {
+        self.pd.context().with(|core| core.leave(self.qpn, group))?;
+        self.groups.borrow_mut().retain(|member| *member != group);
+        Ok(())
+    }
+}
+
 impl Qp<Ud> {
     /// Joins a multicast group, as `ibv_attach_mcast(3)`. A second time changes nothing.
     ///
     /// # Errors
     /// [`JoinGroupError`].
-    pub fn attach_multicast(&mut self, group: Gid) -> Result<(), JoinGroupError> {
-        if self.groups.contains(&group) {
-            return Ok(());
-        }
-        self.pd.context().with(|core| core.join(self.qpn, group))?;
-        self.groups.push(group);
-        Ok(())
+    pub fn attach_multicast(&self, group: Gid) -> Result<(), JoinGroupError> {
+        self.join(group)
     }
 
     /// Leaves a multicast group, as `ibv_detach_mcast(3)`.
     ///
     /// # Errors
     /// [`JoinGroupError::Device`] when it is no member.
-    pub fn detach_multicast(&mut self, group: Gid) -> Result<(), JoinGroupError> {
-        self.pd.context().with(|core| core.leave(self.qpn, group))?;
-        self.groups.retain(|member| *member != group);
-        Ok(())
+    pub fn detach_multicast(&self, group: Gid) -> Result<(), JoinGroupError> {
+        self.leave(group)
     }
 }
 
@@ -324,7 +336,7 @@ impl<T: Service> Drop for Qp<T> {
     fn drop(&mut self) {
         self.pd.context().warn_unacknowledged(EventScope::Qp(self.qpn));
         self.pd.context().with(|core| {
-            for group in self.groups.drain(..) {
+            for group in self.groups.get_mut().drain(..) {
                 // Membership ends with the queue pair; it was checked when it began.
                 let left = core.leave(self.qpn, group);
                 debug_assert!(left.is_ok(), "{left:?}");

@@ -3,6 +3,8 @@
 //! The state of a queue pair is not a type, since it can fall into Error at any instant; its
 //! transport is, since that never changes.
 
+use std::fmt;
+
 use pmd_roce::qp::state::Transport;
 
 mod sealed {
@@ -10,7 +12,7 @@ mod sealed {
 }
 
 /// A transport service. Sealed: the set is the specification's.
-pub trait Service: sealed::Sealed + 'static {
+pub trait Service: sealed::Sealed + fmt::Debug + 'static {
     /// The service as the engine names it.
     const TRANSPORT: Transport;
 }

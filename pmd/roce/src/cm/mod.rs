@@ -157,6 +157,11 @@ impl Cm {
         self.context.events.pop_front()
     }
 
+    /// Whether [`Cm::poll_event`] has one.
+    pub fn has_events(&self) -> bool {
+        !self.context.events.is_empty()
+    }
+
     /// When [`Cm::handle_timeout`] is due next.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
         let next = [self.context.timers.next(), self.lookups.next_timeout()];

@@ -201,6 +201,18 @@ impl Cm {
         }
         Ok(())
     }
+
+    /// The same, for whoever knows the queue pair and not its connection. False: nobody waits for that.
+    pub fn communication_established_at(&mut self, qpn: Qpn) -> bool {
+        let waits = |connection: &&mut Box<Connection>| {
+            let is_open = matches!(connection.state, CmState::RepSent | CmState::MraRepRcvd);
+            is_open && connection.qp.qpn == qpn
+        };
+        let found = self.connections.iter_mut().find(waits);
+        let Some(connection) = found else { return false };
+        connection.open(&mut self.context, None);
+        true
+    }
 }
 
 impl Connection {

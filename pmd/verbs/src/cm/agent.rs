@@ -1,11 +1,15 @@
 //! A device's connection manager.
 
-use pmd_observe::journal::By;
+use std::rc::Rc;
+
 use pmd_roce::cm::{Cm, CmConfig, CmEvent, Negotiated};
 use pmd_roce::engine::ResourceError;
 use pmd_roce::ids::Instant;
 use pmd_roce::qp::state::QpState;
 
+use super::desk::Desk;
+use super::held::Held;
+use super::provider::{Provider, advance};
 use crate::context::Context;
 use crate::qp::{ModifyQpError, Qp};
 use crate::transport::Connected;
@@ -36,7 +40,8 @@ pub enum OpenCmError {
 /// The connection manager of a device. A cheap handle, for the thread of the device's first lcore.
 #[derive(Clone, Debug)]
 pub struct CmAgent {
-    context: Context,
+    desk: Rc<Desk>,
+    held: Rc<Held>,
 }
 
 impl Context {
@@ -58,14 +63,14 @@ impl Context {
             _ if core.wire.is_none() => Err(OpenCmError::NoPackets),
             core => Ok(core.open_cm(config)?),
         })?;
-        Ok(CmAgent { context: self.clone() })
+        Ok(CmAgent { desk: Rc::new(Desk::new(self)), held: Rc::default() })
     }
 }
 
 impl CmAgent {
     /// The lcore's part of the device.
-    pub const fn context(&self) -> &Context {
-        &self.context
+    pub fn context(&self) -> &Context {
+        &self.desk.cx
     }
 
     /// Gives the manager a command, with the time that it asks for. What it wants sent leaves in the
@@ -74,20 +79,20 @@ impl CmAgent {
     /// # Panics
     /// When the command uses the same device: it is borrowed meanwhile.
     pub fn command<R>(&self, command: impl FnOnce(&mut Cm, Instant) -> R) -> R {
-        let device = self.context.device();
-        self.context.with(|core| {
-            let now = core.time(|| device.now());
-            let cm = core.cm.as_mut().expect("an agent has a manager");
-            let result = command(cm, now);
-            core.post_mads();
-            result
-        })
+        self.desk.command(command)
     }
 
-    /// The next event of the manager.
+    /// The next event of the manager that is no [`Id`](super::Id)'s.
     pub fn poll_event(&self) -> Option<CmEvent> {
-        self.context.nudge();
-        self.context.with(|core| core.cm.as_mut()?.poll_event())
+        self.desk.cx.nudge();
+        self.desk.pump();
+        self.desk.books.borrow_mut().unclaimed.pop_front()
+    }
+
+    /// The terms, from the port and index that the device has for its address.
+    #[must_use]
+    pub fn settle(&self, terms: &Negotiated) -> Negotiated {
+        self.desk.settle(terms)
     }
 
     /// Moves a queue pair one step on its way to RTS, as both sides have agreed: INIT, RTR or RTS.
@@ -101,13 +106,10 @@ impl CmAgent {
         terms: &Negotiated,
         to: QpState,
     ) -> Result<(), ModifyQpError> {
-        match terms.step(to) {
-            Some((attr, mask)) => qp.modify_by(By::Connect, &attr, mask),
-            None => Err(ModifyQpError::Value {
-                field: "qp_state",
-                value: to as u64,
-                need: "a connection is brought up by INIT, RTR and RTS",
-            }),
-        }
+        advance(qp, &self.settle(terms), to)
+    }
+
+    pub(super) fn provider(&self) -> (Rc<dyn Provider>, Rc<Held>) {
+        (Rc::clone(&self.desk) as Rc<dyn Provider>, Rc::clone(&self.held))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use pmd_roce::qp::attr::ModifyQpError;
 use pmd_roce::qp::state::QpState;
 use pmd_wire::{JoinError, RxVerdict, Wire};
 
-use super::alarm::Alarm;
+use super::alarm::{Alarm, Bell};
 use super::cq::Cqs;
 use super::handover::Handover;
 use super::memory::TableMemory;
@@ -50,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) handover: Handover,
     /// Manages the connections of the device, where this lcore does.
     pub(crate) cm: Option<Box<Cm>>,
+    /// Rung when the manager has an event, for whoever sleeps until then.
+    pub(crate) cm_bell: Option<Rc<Bell>>,
     pub(crate) events: VecDeque<AsyncEvent>,
     pub(crate) lost_events: u64,
     /// What is known of queue pairs beside what the engine knows.
@@ -105,6 +108,7 @@ impl Core {
             last_flow: LastFlow::new(),
             handover,
             cm: None,
+            cm_bell: None,
             events: VecDeque::with_capacity(MAX_EVENTS),
             lost_events: 0,
             roll: Roll::default(),
@@ -319,6 +323,9 @@ impl Core {
     fn collect_events(&mut self) {
         self.note_transitions(self.now);
         while let Some(event) = self.engine.poll_event() {
+            if let AsyncEvent::CommEst(qpn) = event {
+                self.note_communication(qpn);
+            }
             if self.events.len() == MAX_EVENTS {
                 self.events.pop_front();
                 self.lost_events += 1;

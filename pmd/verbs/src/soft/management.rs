@@ -4,7 +4,7 @@
 use pmd_roce::cm::{Cm, CmConfig, Route};
 use pmd_roce::engine::{PostMadError, ResourceError};
 use pmd_roce::gsi::ManagementDatagram;
-use pmd_roce::ids::Instant;
+use pmd_roce::ids::{Instant, Qpn};
 use pmd_roce::sink::Flow;
 
 use super::core::Core;
@@ -29,6 +29,24 @@ impl Core {
             }
         }
         cm.handle_timeout(now);
+        self.ring_for_management();
+    }
+
+    /// Wakes whoever waits for an event of the manager.
+    pub(crate) fn ring_for_management(&self) {
+        if let (Some(cm), Some(bell)) = (&self.cm, &self.cm_bell)
+            && cm.has_events()
+        {
+            bell.ring();
+        }
+    }
+
+    /// Data has come to a queue pair: its peer considers it connected, whether its word has come or not.
+    pub(crate) fn note_communication(&mut self, qpn: Qpn) {
+        let Some(cm) = &mut self.cm else { return };
+        if cm.communication_established_at(qpn) {
+            self.ring_for_management();
+        }
     }
 
     /// Hands the engine what the manager wants sent.

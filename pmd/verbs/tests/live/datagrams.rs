@@ -131,7 +131,7 @@ fn s1_43_a_group_reaches_its_members_once() {
     let world = World::new(WireChoice::Udp);
     let side = &world.sides[1];
     let [a, mut first] = world.pair::<Ud>(|_, _| {});
-    let mut second = side.qp::<Ud>(|_| {});
+    let second = side.qp::<Ud>(|_| {});
     let outsider = side.qp::<Ud>(|_| {});
     for qp in [&second, &outsider] {
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
@@ -144,7 +144,7 @@ fn s1_43_a_group_reaches_its_members_once() {
         let wr = WorkRequest::send_to(data, &to_group, Qpn::MULTICAST, QKEY).id(9);
         a.post_send(&wr).unwrap();
     };
-    for qp in [&mut first, &mut second] {
+    for qp in [&first, &second] {
         qp.attach_multicast(group()).unwrap();
         qp.attach_multicast(group()).unwrap();
     }
@@ -181,7 +181,7 @@ fn s1_43_a_group_reaches_its_members_once() {
 
     // With the last member the wire leaves, and by dropping a member, it can be joined again.
     drop(second);
-    let mut again = side.qp::<Ud>(|_| {});
+    let again = side.qp::<Ud>(|_| {});
     for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
         crate::support::step(&again, &world.attr(1, a.number()), to);
     }
@@ -201,7 +201,7 @@ fn s1_43_a_group_reaches_its_members_once() {
 #[test]
 fn s1_43_shared_memory_has_no_groups() {
     let world = World::new(WireChoice::Shm);
-    let mut qp = world.sides[0].qp::<Ud>(|_| {});
+    let qp = world.sides[0].qp::<Ud>(|_| {});
     let error = qp.attach_multicast(group()).unwrap_err().to_string();
     assert!(error.contains("no multicast: use a udp wire"), "{error}");
     qp.destroy().unwrap();

@@ -67,8 +67,7 @@ impl Port {
         };
         let options =
             QpOptions { send_cq: &cq, recv_cq: &cq, srq: None, xrcd: None, cap, signal_all: true };
-        let mut qp: Qp<Ud> =
-            pd.create_qp(&options).map_err(|error| refused("creating it", &error))?;
+        let qp: Qp<Ud> = pd.create_qp(&options).map_err(|error| refused("creating it", &error))?;
         let (region, at, len) = (messages.region(), messages.offset(), messages.len());
         let memory = pd
             .register(region, at, len, Access::LOCAL_WRITE)
