@@ -162,6 +162,7 @@ fn s0_36_private_data_that_does_not_fit_is_refused() {
         assert_eq!((id.state(), sent()), (IdState::RouteResolved, 0));
     }
     let _listeners = [PortSpace::Tcp, PortSpace::Udp].map(|space| sides[1].listen(space));
+    let mut answered = Vec::new();
     for (id, max) in [(&tcp, 56), (&udp, 180)] {
         let full = vec![7; max];
         id.connect(&params(&full)).unwrap();
@@ -178,6 +179,7 @@ fn s0_36_private_data_that_does_not_fit_is_refused() {
         if max == 56 {
             assert_eq!(name(&sides, 1), "ESTABLISHED");
         }
+        answered.push(asked);
     }
 }
 
