@@ -8,6 +8,7 @@ use pmd_graph::app::{RunArgs, Sets};
 use crate::lab::{LabArgs, RecordArgs};
 use crate::monitor::{CountersArgs, TopArgs};
 use crate::perf::PerfArgs;
+use crate::stock::{RpingArgs, UcmatoseArgs, UdaddyArgs};
 
 /// Kernel-bypass poll-mode RDMA pipelines.
 #[derive(Debug, Parser)]
@@ -38,6 +39,12 @@ pub(crate) enum Command {
     Conformance(ConformanceArgs),
     /// Measure bandwidth or latency of one operation, with the flags of perftest
     Perf(PerfArgs),
+    /// Ping over a connection as librdmacm's rping does: either end can be the stock one
+    Rping(RpingArgs),
+    /// Connect and exchange messages as librdmacm's ucmatose does
+    Ucmatose(UcmatoseArgs),
+    /// Look up datagram services and exchange datagrams as librdmacm's udaddy does
+    Udaddy(UdaddyArgs),
     /// Say why a run failed, from what it left or while it lives
     Why(WhyArgs),
     /// Show what moved queue pairs, and what was refused

@@ -10,6 +10,7 @@ mod device;
 mod lab;
 mod monitor;
 mod perf;
+mod stock;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,9 @@ fn main() -> ExitCode {
         Command::Devices(args) => commands::devices::run(args),
         Command::Conformance(args) => commands::conformance::run(args),
         Command::Perf(args) => Ok(perf::run(args)),
+        Command::Rping(args) => Ok(stock::rping(args)),
+        Command::Ucmatose(args) => Ok(stock::ucmatose(args)),
+        Command::Udaddy(args) => Ok(stock::udaddy(args)),
         Command::Why(args) => commands::why::run(args),
         Command::Journal(args) => commands::journal::run(args),
         Command::Top(args) => monitor::top(args),

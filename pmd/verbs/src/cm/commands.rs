@@ -101,8 +101,9 @@ impl Provider for Desk {
     fn view(&self, id: IdKey) -> IdView {
         let books = self.books.borrow();
         let Entry { space, state, local, peer, route, qp, .. } = books.entry(id);
-        let qp = qp.as_ref().map(|qp| qp.number());
-        IdView { space: *space, state: *state, local: *local, peer: *peer, route: *route, qp }
+        let (qp, path) = (qp.as_ref().map(|qp| qp.number()), route.map(|route| self.path(&route)));
+        let (space, state, local, peer, route) = (*space, *state, *local, *peer, *route);
+        IdView { space, state, local, peer, route, path, qp }
     }
 
     fn migrate(&self, id: IdKey, channel: ChannelKey) {

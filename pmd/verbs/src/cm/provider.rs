@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pmd_roce::cm::{Negotiated, PortSpace, Route};
 use pmd_roce::ids::{Gid, Qpn};
-use pmd_roce::qp::attr::ModifyQpError;
+use pmd_roce::qp::attr::{AddressVector, ModifyQpError};
 use pmd_roce::qp::state::QpState;
 
 use super::event::EventKind;
@@ -94,6 +94,8 @@ pub struct IdView {
     pub peer: Option<SocketAddr>,
     /// The way to the peer, once resolved.
     pub route: Option<Route>,
+    /// The same, as address handles are made of it.
+    pub path: Option<AddressVector>,
     /// Its queue pair, where it moves one.
     pub qp: Option<Qpn>,
 }

@@ -1,0 +1,287 @@
+//! `rping`: in each round the client offers its source, which the server READs, and then its sink, which the server
+//! WRITEs; SENDs of 16 bytes say whose turn it is.
+
+use std::rc::Rc as Shared;
+use std::time::Instant;
+
+use pmd_graph::app::{print, say};
+use pmd_observe::Code;
+use pmd_verbs::cm::{ConnParam, ConnectParams, EventKind, Id, PortSpace, Request};
+use pmd_verbs::roce::ids::{Rkey, WrId};
+use pmd_verbs::{
+    Access, Completion, Cq, Data, Mr, Qp, Rc, RecvWr, RemoteAddr, WcOpcode, WcStatus, WorkRequest,
+};
+
+use super::args::RpingArgs;
+use super::failure::Failure;
+use super::host::{Host, options, resolve};
+
+/// Bytes of a message: address, key and length of a buffer, big-endian.
+const INFO: u32 = 16;
+/// Most bytes of a ping.
+const LONGEST: u32 = 64 << 10;
+/// Where messages are received, the data that a server holds and a client offers, and the client's sink.
+const RECEIVE_AT: u64 = 0;
+const DATA_AT: u64 = 4096;
+const SINK_AT: u64 = DATA_AT + LONGEST as u64;
+const REGION: u64 = SINK_AT + LONGEST as u64;
+
+/// One end of a connection.
+struct End<'a> {
+    host: &'a Host,
+    args: &'a RpingArgs,
+    id: Id,
+    sent: Cq,
+    received: Cq,
+    qp: Shared<Qp<Rc>>,
+    mr: Mr,
+}
+
+pub(super) fn run(args: &RpingArgs) -> Result<(), Failure> {
+    if args.server { serve(args) } else { ask(args) }
+}
+
+/// One READ and one WRITE at a time are enough for both.
+fn params() -> ConnectParams<'static> {
+    let param = ConnParam { responder_resources: 1, initiator_depth: 1, ..ConnParam::DEFAULT };
+    ConnectParams { param, ..ConnectParams::default() }
+}
+
+fn serve(args: &RpingArgs) -> Result<(), Failure> {
+    let host = Host::serving(args.address.as_deref(), args.timeout)?;
+    let listener = host.listen(PortSpace::Tcp, args.port)?;
+    say(format_args!("rping: serving at {} port {}", host.ip(), args.port));
+    loop {
+        let served = client_of(&host, args, &listener).and_then(|mut end| end.serve());
+        match served {
+            Ok(rounds) if args.persistent => say(format_args!("rping: {rounds} rounds")),
+            Ok(rounds) => return Ok(print(&format!("{rounds} rounds\n"))?),
+            Err(failure) if args.persistent => say(failure.verdict),
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// The next client that comes, accepted: its queue pair is ready, and a receive posted, before it can know of it.
+fn client_of<'a>(host: &'a Host, args: &'a RpingArgs, listener: &Id) -> Result<End<'a>, Failure> {
+    let (id, request) = loop {
+        let wait = host.limit.max(std::time::Duration::from_secs(1));
+        match host.channel.request(listener, wait) {
+            Err(pmd_verbs::cm::CmFailure::Late { .. }) => {}
+            other => break other?,
+        }
+    };
+    if let (Request::Connection(request), true) = (&request, args.debug) {
+        say(format_args!("rping: a request of {:?}, path MTU {}", request.peer, request.path_mtu));
+    }
+    let end = End::new(host, args, id, Access::LOCAL_WRITE)?;
+    host.channel.accept(&end.id, &params(), host.limit)?;
+    Ok(end)
+}
+
+fn ask(args: &RpingArgs) -> Result<(), Failure> {
+    let name = args.address.as_deref().unwrap_or_default();
+    let server = resolve(name, args.port)?;
+    let host = Host::toward(server, args.source.as_deref(), args.timeout)?;
+    let id = host.channel.open(PortSpace::Tcp, server, host.limit)?;
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let mut end = End::new(&host, args, id, rights)?;
+    host.channel.connect(&end.id, &params(), host.limit)?;
+    let mut rounds = 0;
+    while args.count.is_none_or(|count| rounds < count) {
+        end.ping(rounds)?;
+        rounds += 1;
+    }
+    host.channel.disconnect(&end.id, host.limit)?;
+    Ok(print(&format!("{rounds} rounds\n"))?)
+}
+
+impl<'a> End<'a> {
+    fn new(host: &'a Host, args: &'a RpingArgs, id: Id, rights: Access) -> Result<Self, Failure> {
+        let (sent, received) = (host.cq(16)?, host.cq(16)?);
+        let qp = id.create_qp::<Rc>(&host.pd, &options(&sent, &received, (4, 4), INFO))?;
+        let mr = host.memory(REGION, rights)?;
+        let end = Self { host, args, id, sent, received, qp, mr };
+        end.post_receive()?;
+        Ok(end)
+    }
+
+    /// Serves a client until it disconnects; returns its rounds.
+    fn serve(&mut self) -> Result<u32, Failure> {
+        let (mut rounds, mut reads_next) = (0, true);
+        while let Some((at, len)) = self.offered()? {
+            let data = [self.mr.sge(DATA_AT, len)];
+            let (request, opcode) = if reads_next {
+                (WorkRequest::read(Data::Sges(&data), at), WcOpcode::Read)
+            } else {
+                (WorkRequest::write(Data::Sges(&data), at), WcOpcode::Write)
+            };
+            self.qp.post_send(&request).map_err(Failure::local)?;
+            self.complete(opcode)?;
+            if reads_next && self.args.verbose {
+                print(&format!("server ping data: {}\n", self.text(DATA_AT, len)?))?;
+            }
+            rounds += u32::from(!reads_next);
+            reads_next = !reads_next;
+            self.say(&[0; INFO as usize])?;
+        }
+        Ok(rounds)
+    }
+
+    /// One round of a client.
+    fn ping(&mut self, round: u32) -> Result<(), Failure> {
+        let data = pattern(round, self.args.size);
+        self.mr.region().write_at(DATA_AT, &data).map_err(Failure::local)?;
+        for at in [DATA_AT, SINK_AT] {
+            self.offer(at)?;
+            if self.heard()?.is_none() {
+                return Err(Failure::remote(Code::PeerDead, "the server has disconnected"));
+            }
+        }
+        let mut back = vec![0; data.len()];
+        self.mr.region().read_at(SINK_AT, &mut back).map_err(Failure::local)?;
+        if let Some(at) = data.iter().zip(&back).position(|(sent, came)| sent != came) {
+            let text = format!(
+                "byte {at} of ping {round} came back as {:#04x}, not {:#04x}",
+                back[at], data[at]
+            );
+            return Err(Failure::remote(Code::DataMismatch, text));
+        }
+        if self.args.verbose {
+            print(&format!("ping data: {}\n", self.text(SINK_AT, self.args.size)?))?;
+        }
+        Ok(())
+    }
+
+    fn post_receive(&self) -> Result<(), Failure> {
+        let sges = [self.mr.sge(RECEIVE_AT, INFO)];
+        self.qp.post_recv(&RecvWr { wr_id: WrId(0), sges: &sges }).map_err(Failure::local)
+    }
+
+    fn text(&self, at: u64, len: u32) -> Result<String, Failure> {
+        let mut text = vec![0; len as usize];
+        self.mr.region().read_at(at, &mut text).map_err(Failure::local)?;
+        Ok(String::from_utf8_lossy(&text).trim_end_matches('\0').to_owned())
+    }
+
+    fn say(&self, info: &[u8; INFO as usize]) -> Result<(), Failure> {
+        let parts = [&info[..]];
+        let send = WorkRequest::send(Data::Inline(&parts));
+        self.qp.post_send(&send).map_err(Failure::local)?;
+        self.complete(WcOpcode::Send)
+    }
+
+    /// Offers a buffer of this side.
+    fn offer(&self, at: u64) -> Result<(), Failure> {
+        let RemoteAddr { addr, rkey } = self.mr.remote(at);
+        let mut info = [0; INFO as usize];
+        info[..8].copy_from_slice(&addr.to_be_bytes());
+        info[8..12].copy_from_slice(&rkey.0.to_be_bytes());
+        info[12..].copy_from_slice(&self.args.size.to_be_bytes());
+        self.say(&info)
+    }
+
+    /// The buffer that the peer offers; `None` when it has disconnected.
+    fn offered(&self) -> Result<Option<(RemoteAddr, u32)>, Failure> {
+        let Some(info) = self.heard()? else { return Ok(None) };
+        let mut words = info
+            .chunks_exact(4)
+            .map(|word| word.iter().fold(0, |n: u64, b| n << 8 | u64::from(*b)));
+        let mut word = || words.next().unwrap_or_default();
+        let (addr, rkey, len) = (word() << 32 | word(), word(), word());
+        let key = u32::try_from(rkey).unwrap_or_default();
+        match u32::try_from(len) {
+            Ok(len) if len <= LONGEST => Ok(Some((RemoteAddr { addr, rkey: Rkey(key) }, len))),
+            _ => {
+                let text = format!("the client offers {len} bytes, {LONGEST} is the most");
+                Err(Failure::remote(Code::Length, text))
+            }
+        }
+    }
+
+    /// The peer's next message; `None` when it has disconnected.
+    fn heard(&self) -> Result<Option<[u8; INFO as usize]>, Failure> {
+        let Some(completion) = self.next(&self.received)? else { return Ok(None) };
+        if completion.byte_len != INFO {
+            let text = format!("a message of {} bytes, and not of {INFO}", completion.byte_len);
+            return Err(Failure::remote(Code::Length, text));
+        }
+        let mut info = [0; INFO as usize];
+        self.mr.region().read_at(RECEIVE_AT, &mut info).map_err(Failure::local)?;
+        self.post_receive()?;
+        Ok(Some(info))
+    }
+
+    fn complete(&self, wanted: WcOpcode) -> Result<(), Failure> {
+        match self.next(&self.sent)? {
+            Some(completion) if completion.opcode == wanted => Ok(()),
+            Some(other) => Err(Failure::local(format!("{:?} instead of {wanted:?}", other.opcode))),
+            None => Err(Failure::remote(
+                Code::PeerDead,
+                "the peer disconnected in the middle of a round",
+            )),
+        }
+    }
+
+    /// The next completion of a queue; `None` when the peer has disconnected.
+    fn next(&self, cq: &Cq) -> Result<Option<Completion>, Failure> {
+        let start = Instant::now();
+        loop {
+            let mut completion = None;
+            cq.poll(1, |polled| completion = Some(polled));
+            match completion {
+                Some(done) if done.status == WcStatus::Success => return Ok(Some(done)),
+                // The peer's DREQ has the queue pair flush, and may be found after that.
+                Some(flushed) if flushed.status == WcStatus::WrFlush => {}
+                Some(failed) => return Err(Failure::completion(&failed)),
+                None => {}
+            }
+            match self.host.channel.poll() {
+                Some(event) if event.id() != self.id.number() => drop(event),
+                Some(event) if self.args.debug => say(format_args!("rping: {}", event.name())),
+                Some(event) => match event.kind() {
+                    EventKind::Disconnected(_) => return Ok(None),
+                    kind if kind.is_failure() => return Err(Failure::event(kind)),
+                    _ => {}
+                },
+                None => std::thread::yield_now(),
+            }
+            if matches!(self.id.state(), pmd_verbs::cm::IdState::Disconnected) {
+                return Ok(None);
+            }
+            if start.elapsed() > self.host.limit {
+                let text = format!("the peer has done nothing for {:?}", self.host.limit);
+                return Err(Failure::remote(Code::ResponderSlow, text));
+            }
+        }
+    }
+}
+
+/// What librdmacm's client sends: a text, letters that move on with each round, and a zero at the end.
+fn pattern(round: u32, size: u32) -> Vec<u8> {
+    const LETTERS: std::ops::RangeInclusive<u8> = b'A'..=b'z';
+    let count = u32::from(LETTERS.end() - LETTERS.start()) + 1;
+    let text = format!("rdma-ping-{round}: ");
+    let letter = |at: u32| LETTERS.start() + u8::try_from((round + at) % count).unwrap_or_default();
+    let len = u32::try_from(text.len()).unwrap_or_default();
+    let mut bytes = text.into_bytes();
+    bytes.extend((0..size.saturating_sub(len + 1)).map(letter));
+    bytes.resize(size as usize - 1, 0);
+    bytes.push(0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pings_are_those_of_librdmacm() {
+        let first = pattern(0, 64);
+        assert_eq!(first.len(), 64);
+        assert!(first.starts_with(b"rdma-ping-0: ABCDEFG") && first.ends_with(&[0]));
+        assert!(pattern(1, 64).starts_with(b"rdma-ping-1: BCDEFGH"));
+        assert!(pattern(57, 64).starts_with(b"rdma-ping-57: zABCD"), "after z comes A");
+        assert_eq!(pattern(u32::MAX - 1, 26).len(), 26);
+    }
+}
