@@ -91,9 +91,9 @@ fn measures(test: &str, mtu: u32, addresses: [&str; 2], path_mtu: u32) {
         let listen = if far.contains(':') { format!("[{far}]:18515") } else { far.to_owned() };
         let common = ["perf", operation, "--wire", "udp", "-s", size, "-n", "300", "--json"];
         let (ours, theirs) = (format!("soft:{near}"), format!("soft:{far}"));
-        let server = ["--device", &theirs, "--listen", &listen];
+        let server = ["--device", &theirs, "--listen", &listen, "--plaintext"];
         let server = hosts.start(2, binary, &[&common[..], &server[..]].concat());
-        let client = ["--device", &ours, "--peer", &listen];
+        let client = ["--device", &ours, "--peer", &listen, "--plaintext"];
         let client = hosts.start(1, binary, &[&common[..], &client[..]].concat());
         let measured = report(&client.wait_with_output().expect("the client ends"));
         let served = report(&server.wait_with_output().expect("the server ends"));

@@ -147,9 +147,13 @@ pub(crate) struct PerfArgs {
     /// Connect by the connection manager
     #[arg(short = 'R', long = "rdma_cm")]
     pub(super) rdma_cm: bool,
-    /// Key that seals the connection data
+    /// File with the key that seals what the ends tell each other; both need the same one, made by
+    /// `(umask 077; head -c 32 /dev/urandom | base64 > F)`
     #[arg(long, value_name = "F")]
     pub(super) psk_file: Option<std::path::PathBuf>,
+    /// Without a key, let that cross a network all the same: whoever reads it there can reach the memory of both ends
+    #[arg(long)]
+    pub(super) plaintext: bool,
     /// Inject a fault: drop|delay T|dup|corrupt [acks|OPCODE|all] [to END|from END] [after N] [every N] [count N] [for T] [psn N],
     /// or flip END OFFSET; the ends are client and server
     #[arg(long = "fault", value_name = "RULE")]
@@ -199,12 +203,21 @@ impl From<Wire> for WireChoice {
 }
 
 /// How the ends find each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Connect {
     /// By a TCP connection
     Oob,
     /// By the connection manager
     Cm,
+}
+
+impl Connect {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Oob => "oob",
+            Self::Cm => "cm",
+        }
+    }
 }
 
 fn size(text: &str) -> Result<u32, String> {

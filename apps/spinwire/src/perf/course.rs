@@ -108,11 +108,13 @@ fn started(args: &PerfArgs, keep: &mut Keep) -> Result<(Option<Params>, Outcome)
     let interrupt = signals::interrupt().map_err(|error| Refusal::local(error.to_string()))?;
     if let Some(parent) = args.part {
         signals::end_with_the_parent();
-        let outcome = serve_parent(args, second::call(parent)?, &interrupt, keep)?;
+        let outcome =
+            serve_parent(args, second::call(parent, second::guard(args)?)?, &interrupt, keep)?;
         return Ok((None, outcome));
     }
     let there = args.peer.as_ref().or(args.listen.as_ref());
     let there = there.map(|text| second::address(args, text)).transpose()?;
+    let guard = second::guard(args)?;
     let far = there.is_some_and(|address| !address.ip().is_loopback());
     let device = device::chosen(&args.device, args.gid_index, args.ipv6, far);
     let device = device.map_err(Refusal::usage)?;
@@ -137,18 +139,18 @@ fn started(args: &PerfArgs, keep: &mut Keep) -> Result<(Option<Params>, Outcome)
     let has_second = args.listen.is_none() && args.peer.is_none() && args.processes != Some(1);
     keep.record(&if has_second { args.record.part(0) } else { args.record.clone() })?;
     if let Some(text) = &args.listen {
-        let door = Door::open(second::address(args, text)?)?;
+        let door = Door::open(second::address(args, text)?, guard)?;
         let (params, outcome) = serve_strangers(args, &cpus, &faults, door, &interrupt, keep)?;
         return Ok((Some(params), outcome));
     }
     let lead = Lead { args, params, cpus, faults, interrupt, keep };
     let (params, outcome) = if let Some(text) = &args.peer {
         let address = second::address(args, text)?;
-        lead.with(|| Ok(Dialogue::new(second::dial(address)?)), None)?
+        lead.with(|| Ok(Dialogue::new(second::dial(address, guard)?)), None)?
     } else if args.processes == Some(1) {
         lead.alone()?
     } else {
-        let (mut second, dialogue) = Second::start(args.test)?;
+        let (mut second, dialogue) = Second::start(args)?;
         let outcome = lead.with(|| Ok(dialogue), Some(2));
         second.end();
         outcome?
@@ -325,6 +327,8 @@ impl Lead<'_> {
             Session::connect(dialogue, seats, &self.params, interrupt, &mut *self.keep)?;
         let mut setting = Setting {
             processes,
+            connect: self.params.connect.name(),
+            sealed: session.dialogue.is_sealed(),
             path: session.facts.path,
             mtu: session.facts.mtu,
             qp_bytes: session.facts.qp_bytes,
@@ -570,6 +574,8 @@ fn follow(
     let shared_with = seats.others.iter().map(|other| other.pid).collect();
     let setting = Setting {
         processes: 2,
+        connect: params.connect.name(),
+        sealed: session.dialogue.is_sealed(),
         path: session.facts.path,
         mtu: session.facts.mtu,
         qp_bytes: session.facts.qp_bytes,

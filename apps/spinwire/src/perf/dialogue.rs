@@ -17,7 +17,7 @@ use super::refusal::Refusal;
 use super::tally::Tally;
 
 /// Of the words below; another one is refused.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Hellos in one message: it stays well below what a channel takes.
 const HELLOS: usize = 256;
 /// First byte of a message of words, and of one of hellos.
@@ -120,6 +120,11 @@ impl Dialogue {
             patience: SILENCE,
             began: now,
         }
+    }
+
+    /// Whether nobody on the way can read what is said.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.channel.is_sealed()
     }
 
     /// The same, which gives the peer up after so much silence.

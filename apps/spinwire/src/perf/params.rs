@@ -18,6 +18,8 @@ use super::test::{AtomicKind, Buffers, Misconnect, Op, Test, Transport};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Params {
     pub(super) test: Test,
+    /// How queue pairs find each other.
+    pub(super) connect: Connect,
     pub(super) transport: Transport,
     /// Bytes per message, one measurement each; `None`: what one datagram takes, known with the device.
     pub(super) sizes: Option<Vec<u32>>,
@@ -142,6 +144,7 @@ impl Params {
         };
         let params = Self {
             test: args.test,
+            connect: if args.rdma_cm { Connect::Cm } else { args.connect },
             transport: args.transport,
             sizes,
             all: args.all,
@@ -343,9 +346,6 @@ fn refuse_absent(args: &PerfArgs) -> Result<(), String> {
                 .into(),
         );
     }
-    if args.psk_file.is_some() {
-        return Err("sealed connection data is not in this build: leave out --psk-file, and connect within a network that you trust".into());
-    }
     match args.misconnect {
         Some(Misconnect::Qkey) if args.transport != Transport::Ud => {
             return Err("--misconnect qkey changes nothing: only -c ud has Q_Keys".into());
@@ -532,7 +532,6 @@ pub(super) mod tests {
             ("send-bw -s 0", "outside of 1"),
             ("send-bw -R", "--connect oob"),
             ("send-bw --connect cm", "--connect oob"),
-            ("send-bw --psk-file x", "leave out --psk-file"),
             ("send-bw --misconnect access-qp", "measure write, read or atomic"),
             ("write-bw --misconnect qkey", "only -c ud"),
             ("send-bw -p 9", "--listen"),

@@ -15,6 +15,10 @@ use super::test::Op;
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub(super) processes: u8,
+    /// How the ends found each other.
+    pub(super) connect: &'static str,
+    /// Whether nobody on the way could read what they told each other.
+    pub(super) sealed: bool,
     pub(super) path: &'static str,
     pub(super) mtu: u32,
     pub(super) qp_bytes: u64,
@@ -315,6 +319,8 @@ pub(super) fn object(
     put("counters", json!({ "local": pair(&halves.local), "remote": pair(&halves.remote) }));
     let [local, remote] = &halves.faults;
     put("faults", json!({ "local": local, "remote": remote }));
+    put("connect", json!(setting.map(|setting| setting.connect)));
+    put("sealed", json!(setting.map(|setting| setting.sealed)));
     put("packets_by", json!(setting.and_then(|setting| setting.packets_by)));
     put("evidence", json!(halves.evidence));
     put("verdict", json!(verdict));

@@ -1,5 +1,6 @@
 //! The other end: a second process of this machine, another terminal, or another lcore of this process.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
@@ -9,13 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pmd_observe::{Code, Owner, Verdict};
-use pmd_verbs::connect::{Channel, Listener, connect, listen};
+use pmd_verbs::connect::{CallError, Channel, Guard, ListenError, Listener, Psk, connect, listen};
 
 use super::args::PerfArgs;
 use super::dialogue::{Dialogue, Word};
 use super::limits::{CONNECT, JOIN, LOOK, STRANGERS_LOGGED};
 use super::refusal::Refusal;
-use super::test::Test;
 
 /// A second process of this measurement.
 #[derive(Debug)]
@@ -28,17 +28,23 @@ impl Second {
     ///
     /// # Errors
     /// When it cannot be started, or does not call.
-    pub(super) fn start(test: Test) -> Result<(Self, Dialogue), Refusal> {
+    pub(super) fn start(args: &PerfArgs) -> Result<(Self, Dialogue), Refusal> {
         let cannot = |error: std::io::Error| {
             Refusal::local(format!("cannot start the second process: {error}"))
         };
-        let mut listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).map_err(cannot)?;
+        let at = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut listener = listen(at, guard(args)?).map_err(|error| {
+            Refusal::local(format!("cannot wait for a second process: {error}"))
+        })?;
         let secret = format!("{:016x}{:016x}", pmd_mem::os_entropy(), pmd_mem::os_entropy());
         // Where it was replaced meanwhile, what runs is still there under another name.
         let program = std::env::current_exe().ok().filter(|path| path.exists());
         let program = program.unwrap_or_else(|| "/proc/self/exe".into());
         let mut child = Command::new(program)
-            .args(["perf", &test.to_string(), "--part", &listener.address().to_string()])
+            .args(["perf", &args.test.to_string(), "--part", &listener.address().to_string()])
+            .args(
+                args.psk_file.iter().flat_map(|file| [OsStr::new("--psk-file"), file.as_os_str()]),
+            )
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             // Ctrl-C reaches a whole process group, and this process passes on what is to be done.
@@ -102,32 +108,49 @@ impl Second {
 ///
 /// # Errors
 /// When it is gone.
-pub(super) fn call(parent: SocketAddr) -> Result<Dialogue, Refusal> {
+pub(super) fn call(parent: SocketAddr, guard: Guard) -> Result<Dialogue, Refusal> {
     let mut secret = String::new();
     BufReader::new(std::io::stdin())
         .read_line(&mut secret)
         .map_err(|error| Refusal::local(format!("no secret from the first process: {error}")))?;
-    let mut dialogue = Dialogue::new(dial(parent)?);
+    let mut dialogue = Dialogue::new(dial(parent, guard)?);
     dialogue.peer = "the first process".to_owned();
     dialogue.say(&Word::Part { secret: secret.trim().to_owned() });
     Ok(dialogue)
 }
 
+/// How the control channel is protected, as the command line says.
+///
+/// # Errors
+/// When the file of the key is none.
+pub(super) fn guard(args: &PerfArgs) -> Result<Guard, Refusal> {
+    match &args.psk_file {
+        Some(file) => Psk::read(file)
+            .map(Guard::Sealed)
+            .map_err(|error| Refusal::usage(format!("--psk-file: {error}"))),
+        None if args.plaintext => Ok(Guard::Plaintext),
+        None => Ok(Guard::Loopback),
+    }
+}
+
 /// Calls a listening end.
 ///
 /// # Errors
-/// When nobody listens there.
-pub(super) fn dial(to: SocketAddr) -> Result<Channel, Refusal> {
-    let nobody = |error: std::io::Error| {
-        Refusal::nobody(format!(
+/// When nobody listens there, or it has another key.
+pub(super) fn dial(to: SocketAddr, guard: Guard) -> Result<Channel, Refusal> {
+    let unreached = |error: CallError| match error {
+        CallError::Io(error) => Refusal::nobody(format!(
             "nobody answers at {to}: {error}; start the other end first: `spinwire perf TEST --listen {to}`"
-        ))
+        )),
+        CallError::Unproven(_) | CallError::Refused(_) => {
+            Refusal::nobody(format!("cannot connect to {to}: {error}"))
+        }
+        error => Refusal::usage(format!("cannot connect to {to}: {error}")),
     };
-    let mut connecting = connect(to, CONNECT)
-        .map_err(|error| Refusal::local(format!("cannot start connecting to {to}: {error}")))?;
+    let mut connecting = connect(to, CONNECT, guard).map_err(unreached)?;
     loop {
         if let Some(channel) = connecting.poll() {
-            return channel.map_err(nobody);
+            return channel.map_err(unreached);
         }
         thread::sleep(Duration::from_millis(1));
     }
@@ -145,9 +168,13 @@ impl Door {
     ///
     /// # Errors
     /// When the address cannot be had.
-    pub(super) fn open(at: SocketAddr) -> Result<Self, Refusal> {
-        let listener = listen(at).map_err(|error| {
-            Refusal::usage(format!("cannot listen at {at}: {error}; choose another port with -p"))
+    pub(super) fn open(at: SocketAddr, guard: Guard) -> Result<Self, Refusal> {
+        let listener = listen(at, guard).map_err(|error| {
+            let help = match error {
+                ListenError::Io(_) => "; choose another port with -p",
+                ListenError::Exposed(_) => "",
+            };
+            Refusal::usage(format!("cannot listen at {at}: {error}{help}"))
         })?;
         pmd_graph::app::say(format_args!("listening at {}", listener.address()));
         Ok(Self { listener, refused: 0 })

@@ -16,6 +16,7 @@ mod reconnect;
 mod record;
 mod recorded;
 mod resume;
+mod sealed;
 mod storage;
 mod two;
 mod unreliable;

@@ -1,4 +1,4 @@
-//! Whether what a config names is there, before anything of a run is made: a file to read, an address to listen at.
+//! Whether what a config names is there, before anything of a run is made: a file to read, a key, an address to listen at.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::refusal::Refusal;
+use crate::edge::guard;
 use crate::plan::Plan;
 
 /// Looks at everything that a plan names outside of itself.
@@ -18,6 +19,10 @@ pub(super) fn look(plan: &Plan) -> Result<(), Refusal> {
         if let Err(reason) = node.factory.preflight(&node.settings) {
             return Err(Refusal::usage(format!("node `{name}`: {reason}"))
                 .turn(&format!("node.{name}.path")));
+        }
+        if let Err(error) = guard(&node.settings) {
+            return Err(Refusal::usage(format!("node `{name}`: {error}"))
+                .turn(&format!("node.{name}.psk_file")));
         }
         if let Some(at) = node.listen {
             listens(at, &format!("node.{name}.listen"))?;

@@ -189,6 +189,17 @@ pub(crate) fn rdma(role: Role) -> Vec<Key> {
             .not_in_this_build(&["cm", "bridge"])
             .default("oob"),
     );
+    keys.push(Key::text(
+        "psk_file",
+        "file with the key that seals what the two ends tell each other while they connect and after: both need the same one, made by `(umask 077; head -c 32 /dev/urandom | base64 > FILE)`",
+    ));
+    keys.push(
+        Key::flag(
+            "plaintext",
+            "without a key, whether that may cross a network all the same, where whoever reads it can reach registered memory; over loopback it always may",
+        )
+        .default(false),
+    );
     keys.extend(retry::keys());
     keys.push(Key::time(
         retry::STALL,

@@ -1,5 +1,6 @@
 //! What refers to what: every name against what is declared, every edge against the kinds at its ends.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::retry::{self, Retry};
@@ -63,6 +64,7 @@ pub(super) fn link(drafts: &[Draft], declared: &Declared, report: &mut Report) -
         cycles(drafts, report);
     }
     for draft in drafts {
+        exposed(draft, report);
         carried(draft, report);
         queues(draft, report);
     }
@@ -198,6 +200,40 @@ fn edge(draft: &Draft, drafts: &[Draft], declared: &Declared, report: &mut Repor
             Diagnostic::error(format!("`{}` has a peer and listens", draft.name))
                 .at(span, "a node does one or the other")
                 .help("remove `listen`, or `peer`"),
+        );
+    }
+}
+
+/// Whether connection data crosses a network that nobody has called trusted.
+fn exposed(draft: &Draft, report: &mut Report) {
+    let settings = &draft.settings;
+    let far = ["listen", "peer"].into_iter().find_map(|key| match settings.value(key) {
+        Some(Value::Socket(address)) => Some((key, *address)),
+        _ => None,
+    });
+    let key = settings.span("psk_file");
+    if let (Some(key), None) = (key, far) {
+        report.push(
+            Diagnostic::warning(format!("`psk_file` of `{}` has no effect", draft.name))
+                .at(key, "both ends of the edge are in this process"),
+        );
+    }
+    // A group is refused for what it is.
+    let crosses = |ip: IpAddr| !ip.is_loopback() && !ip.is_multicast();
+    let Some((name, address)) = far.filter(|(_, address)| crosses(address.ip())) else { return };
+    if key.is_none() && !settings.flag("plaintext") {
+        report.push(
+            Diagnostic::error(format!(
+                "connection data of `{}` would cross a network in the clear",
+                draft.name
+            ))
+            .at(
+                settings.span(name).unwrap_or(draft.span),
+                format!("{} is not on this host's loopback", address.ip()),
+            )
+            .note("whoever reads the keys in it can reach the memory that the two ends register")
+            .help("give both ends one key: psk_file = \"FILE\", made by (umask 077; head -c 32 /dev/urandom | base64 > FILE)")
+            .help("or, where every host and switch of the network is trusted: plaintext = true"),
         );
     }
 }

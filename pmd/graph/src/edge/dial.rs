@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pmd_observe::{Code, Owner};
-use pmd_verbs::connect::{Channel, Connecting, FOREIGN, Message, connect};
+use pmd_verbs::connect::{CallError, Channel, Connecting, FOREIGN, Guard, Message, connect};
 use pmd_verbs::endpoint::{Endpoint, EndpointOptions, Pending};
 
 use pmd_verbs::ledger::recovery::Role;
@@ -21,8 +21,8 @@ use crate::failure::Failure;
 pub enum Route {
     /// A node of this process, on a channel that was made for the two.
     Here(Channel),
-    /// A listener of another process.
-    Remote(SocketAddr),
+    /// A listener of another process, on a channel that is protected like this.
+    Remote(SocketAddr, Guard),
 }
 
 /// How far a [`Dial`] is.
@@ -70,6 +70,7 @@ pub(super) struct Caller {
     reconnect: Option<Duration>,
     /// The listener of another process.
     address: Option<SocketAddr>,
+    guard: Guard,
 }
 
 /// The peer is dialled again, since its process was gone.
@@ -80,8 +81,13 @@ struct Again {
     attempt: u32,
 }
 
+enum Start {
+    Here(Channel),
+    Remote(SocketAddr),
+}
+
 enum Stage {
-    Start(Route),
+    Start(Start),
     /// Until then, before another attempt.
     Pausing(u64),
     Reaching(Connecting),
@@ -121,14 +127,15 @@ impl Dial {
     ) -> Self {
         let peer = match &route {
             Route::Here(channel) => Peer::named(channel.peer()),
-            Route::Remote(address) => Peer::at(address),
+            Route::Remote(address, _) => Peer::at(address),
         };
-        let address = match route {
-            Route::Here(_) => None,
-            Route::Remote(address) => Some(address),
+        let (start, address, guard) = match route {
+            Route::Here(channel) => (Start::Here(channel), None, Guard::Loopback),
+            Route::Remote(address, guard) => (Start::Remote(address), Some(address), guard),
         };
-        let caller = Caller { home, protocol, options, device, timeout, reconnect: None, address };
-        Self { caller, deadline: None, again: None, peer, stage: Stage::Start(route) }
+        let reconnect = None;
+        let caller = Caller { home, protocol, options, device, timeout, reconnect, address, guard };
+        Self { caller, deadline: None, again: None, peer, stage: Stage::Start(start) }
     }
 
     /// The same, of which a connection that breaks is brought back within `limit`, if the peer agrees.
@@ -145,7 +152,7 @@ impl Dial {
             deadline: Some(since.saturating_add(nanoseconds(limit))),
             again: Some(Again { since, attempt: 0 }),
             peer: Peer::at(address),
-            stage: Stage::Start(Route::Remote(address)),
+            stage: Stage::Start(Start::Remote(address)),
             caller,
         })
     }
@@ -177,23 +184,24 @@ impl Dial {
         let timeout = nanoseconds(self.caller.timeout);
         let deadline = *self.deadline.get_or_insert_with(|| now.saturating_add(timeout));
         self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Start(Route::Here(channel)) => self.reached(channel)?,
-            Stage::Start(Route::Remote(address)) => {
+            Stage::Start(Start::Here(channel)) => self.reached(channel)?,
+            Stage::Start(Start::Remote(address)) => {
                 let left = Duration::from_nanos(deadline.saturating_sub(now));
-                let connecting = connect(address, left).map_err(|error| {
+                let guard = self.caller.guard.clone();
+                let connecting = connect(address, left, guard).map_err(|error| {
                     Failure::local(format!("cannot start connecting to {address}: {error}"))
                 })?;
                 Stage::Reaching(connecting)
             }
             Stage::Pausing(until) if now < until => Stage::Pausing(until),
             Stage::Pausing(_) => match self.caller.address {
-                Some(address) => Stage::Start(Route::Remote(address)),
+                Some(address) => Stage::Start(Start::Remote(address)),
                 None => Stage::Over,
             },
             Stage::Reaching(mut connecting) => match connecting.poll() {
                 None => Stage::Reaching(connecting),
                 Some(Ok(channel)) => self.reached(channel)?,
-                Some(Err(error)) => return Err(self.unreachable(&error.to_string())),
+                Some(Err(error)) => return Err(self.unreached(&error)),
             },
             Stage::Asked { mut channel, mut pending } => match channel.poll() {
                 None if now >= deadline => return Err(self.silent()),
@@ -295,10 +303,10 @@ impl Dial {
     /// which is not what was asked for.
     pub fn leave(self) -> Failure {
         let channel = match self.stage {
-            Stage::Start(Route::Here(channel))
+            Stage::Start(Start::Here(channel))
             | Stage::Reached { channel, .. }
             | Stage::Asked { channel, .. } => Some(channel),
-            Stage::Start(Route::Remote(_))
+            Stage::Start(Start::Remote(_))
             | Stage::Pausing(_)
             | Stage::Reaching(_)
             | Stage::Failed(_)
@@ -385,6 +393,23 @@ impl Dial {
     fn limit(&self) -> Duration {
         let Caller { timeout, reconnect, .. } = self.caller;
         self.again.and(reconnect).unwrap_or(timeout)
+    }
+
+    /// There is no channel.
+    fn unreached(&self, error: &CallError) -> Failure {
+        let (peer, home) = (&self.peer, &self.caller.home);
+        let (code, owner) = match error {
+            CallError::Io(error) => return self.unreachable(&error.to_string()),
+            CallError::Foreign => return self.gone(FOREIGN),
+            CallError::Refused(text) => return Refusal::parse(text).told_by(peer),
+            CallError::Unproven(_) => (Code::PeerNotReady, Owner::Remote),
+            CallError::Exposed(_)
+            | CallError::NoKey
+            | CallError::OtherKey
+            | CallError::Version { .. } => (Code::InvalidRequest, Owner::Config),
+        };
+        let failure = Failure::new(code, owner, format!("cannot connect to {peer}: {error}"));
+        failure.turn(format!("node.{}.psk_file", home.name()))
     }
 
     fn unreachable(&self, why: &str) -> Failure {

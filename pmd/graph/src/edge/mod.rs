@@ -13,6 +13,7 @@ mod comeback;
 mod desertion;
 mod dial;
 mod greeting;
+mod guard;
 mod home;
 mod inquest;
 mod line;
@@ -21,6 +22,7 @@ mod refusal;
 mod stall;
 
 pub(crate) use desertion::Desertion;
+pub(crate) use guard::guard;
 pub(crate) use pulse::{Patience, Pulse, milliseconds};
 
 pub use accept::{Acceptor, Admission, Host};

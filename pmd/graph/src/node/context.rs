@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pmd_observe::{Code, Owner};
-use pmd_verbs::connect::{Channel, listen};
+use pmd_verbs::connect::{Channel, Guard, listen};
 use pmd_verbs::endpoint::EndpointOptions;
 use pmd_verbs::roce::ids::PathMtu;
 use pmd_verbs::roce::qp::state::Transport as ServiceType;
@@ -15,7 +15,7 @@ use crate::config::Peer;
 use crate::config::schema::Settings;
 use crate::config::transport::Transport;
 use crate::device::DeviceLcore;
-use crate::edge::{Acceptor, Dial, Home, Route};
+use crate::edge::{Acceptor, Dial, Home, Route, guard};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::limits::CONNECT_TIMEOUT_DEFAULT;
@@ -211,13 +211,19 @@ impl<'a> NodeContext<'a> {
 
     /// One connection to its peer for each of its queue pairs, each with these depths. Empty where they were taken before.
     ///
+    /// # Errors
+    /// When its key cannot be read.
+    ///
     /// # Panics
     /// When it has no device or no peer: a mistake of the kind.
-    pub fn dials(&self, protocol: &'static str, queues: Queues) -> Vec<Dial> {
+    pub fn dials(&self, protocol: &'static str, queues: Queues) -> Result<Vec<Dial>, Failure> {
+        let guard = self.guard()?;
         let qps = self.plan.queues.map_or(0, |queues| queues.qps);
         let routes: Vec<Route> = match self.plan.peer.expect("an initiator has a peer") {
             Peer::Node(_) => self.edges.borrow_mut().to_peer.drain(..).map(Route::Here).collect(),
-            Peer::Remote(address) => (0..qps).map(|_| Route::Remote(address)).collect(),
+            Peer::Remote(address) => {
+                (0..qps).map(|_| Route::Remote(address, guard.clone())).collect()
+            }
         };
         let options = self.options(self.transport(), queues);
         let timeout = self.settings().time_opt("connect_timeout");
@@ -227,7 +233,15 @@ impl<'a> NodeContext<'a> {
             Dial::new(self.home.clone(), protocol, route, self.device(), options, timeout)
                 .reconnecting(reconnect)
         };
-        routes.into_iter().map(dial).collect()
+        Ok(routes.into_iter().map(dial).collect())
+    }
+
+    /// How its control channels are protected.
+    fn guard(&self) -> Result<Guard, Failure> {
+        guard(self.settings()).map_err(|error| {
+            let failure = Failure::new(Code::Unknown, Owner::Config, error.to_string());
+            failure.turn(format!("node.{}.psk_file", self.name()))
+        })
     }
 
     /// How long a broken connection may take to work again; `None`: it is not brought back.
@@ -246,8 +260,9 @@ impl<'a> NodeContext<'a> {
     /// # Panics
     /// When it has no device: a mistake of the kind.
     pub fn acceptor(&self, protocol: &'static str) -> Result<Acceptor, Failure> {
+        let guard = self.guard()?;
         let listener = self.plan.listen.map(|address| {
-            listen(address).map_err(|error| {
+            listen(address, guard).map_err(|error| {
                 Failure::local(format!("`{}` cannot listen at {address}: {error}", self.name()))
                     .because(
                         "another process may listen there, or the address is not this machine's",

@@ -229,6 +229,38 @@ fn s1_09_operations_that_a_transport_lacks() {
     only(&group, &[], "`client` needs multicast on RC");
 }
 
+/// S0-43: connection data crosses a network sealed, or where somebody says that it may.
+#[test]
+fn s0_43_connection_data_crosses_no_network_in_the_clear() {
+    let title = "connection data of `client` would cross a network in the clear";
+    let apart = |peer: &str| {
+        let peer = format!("peer = \"{peer}\"");
+        quickstart(&[
+            ("backend = \"memory\"", "listen = \"127.0.0.1:7471\""),
+            ("peer = \"target\"", &peer),
+        ])
+    };
+    for peer in ["10.0.0.7:7471", "[2001:db8::7]:7471"] {
+        only(&apart(peer), &[], title);
+        let text = refused(&apart(peer), &[]).to_string();
+        assert!(
+            text.contains("psk_file = \"FILE\"") && text.contains("plaintext = true"),
+            "{text}"
+        );
+        for set in ["node.client.psk_file=key", "node.client.plaintext=true"] {
+            taken(&apart(peer), &[set]);
+        }
+        only(&apart(peer), &["node.client.plaintext=false"], title);
+    }
+    let everywhere = "node.target.listen=0.0.0.0:7471";
+    let title = "connection data of `target` would cross a network in the clear";
+    only(&apart("127.0.0.1:7471"), &[everywhere], title);
+    taken(&apart("127.0.0.1:7471"), &[everywhere, "node.target.psk_file=key"]);
+    // Within a process there is nothing to seal.
+    let config = parse(QUICKSTART, &["node.client.psk_file=key"], &[]).expect("a warning only");
+    assert_eq!(titles(&config.report), ["`psk_file` of `client` has no effect"]);
+}
+
 #[test]
 fn addresses_that_no_device_has() {
     for address in ["0.0.0.0", "::", "224.0.0.1", "ff02::1"] {

@@ -10,7 +10,7 @@ use pmd_graph::limits::{HALF_CONNECTED, LISTEN_CONNECTIONS, ROOM_WAIT};
 use pmd_lcore::StatsReader;
 use pmd_observe::Code;
 use pmd_roce::qp::state::Transport;
-use pmd_verbs::connect::{Channel, Message, connect, listen};
+use pmd_verbs::connect::{Channel, Guard, Message, connect, listen};
 use pmd_verbs::endpoint::{Endpoint, EndpointOptions};
 
 const PROTOCOL: &str = "test/1";
@@ -78,7 +78,7 @@ struct Scene {
 
 impl Scene {
     fn new(places: usize) -> Self {
-        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = listen("127.0.0.1:0".parse().unwrap(), Guard::Loopback).unwrap();
         let address = listener.address();
         let home = Home::new("inn", StatsReader::default());
         let device = crate::double::lcore();
@@ -88,7 +88,7 @@ impl Scene {
 
     /// Somebody calls and says who it is.
     fn call(&self, node: &str) -> Channel {
-        let mut connecting = connect(self.address, PATIENCE).unwrap();
+        let mut connecting = connect(self.address, PATIENCE, Guard::Loopback).unwrap();
         let deadline = Instant::now() + PATIENCE;
         let mut channel = loop {
             assert!(Instant::now() < deadline, "nobody answers");

@@ -73,7 +73,7 @@ impl NodeFactory for VandalKind {
         let word = cx.settings().text("mischief");
         let known = MISCHIEF.iter().find(|(known, ..)| *known == word);
         let mischief = known.map_or(Mischief::Deaf, |(_, mischief, _)| *mischief);
-        let dial = cx.dials(PROTOCOL, QUEUES).pop();
+        let dial = cx.dials(PROTOCOL, QUEUES)?.pop();
         let stage = Stage::Dialing(Box::new(dial.expect("it has one queue pair")));
         Ok(Box::new(Vandal { messages: cx.extent("messages"), mischief, stage }))
     }

@@ -3,7 +3,7 @@
 //! A channel never blocks its owner: a lcore polls it between two turns of its loop. What can
 //! block, reading a socket or waiting for one, happens in a small thread of its own.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TryRecvError};
@@ -13,7 +13,11 @@ use std::time::{Duration, Instant};
 
 use rustix::net::SendFlags;
 
-use super::message::{Message, read_message};
+use super::frame::{Frame, SEAL_VERSION, Unsealed, framed, read_frame};
+use super::guard::{CallError, Exposed, Guard};
+use super::message::Message;
+use super::psk::Psk;
+use super::seal::{Opener, Seal, SealAsk, SealError, Sealer};
 
 /// Messages of another process that wait to be polled. A peer that sends more waits until they are, by the window of its socket.
 const INBOX: usize = 32;
@@ -22,11 +26,16 @@ const UNSENT_MAX: usize = 4 << 20;
 /// How often a waiting thread looks whether it is still wanted.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// How long a listener may take to answer who wants a sealed channel.
+const SEAL_WAIT: Duration = Duration::from_secs(5);
+
 /// How often a channel's own thread says that its process lives: nobody asks so often who has a reason.
 const SIGNS_OF_LIFE: u32 = 16;
 
 /// How a channel was lost ([`Message::Lost`]) to a peer that sent something else than messages.
 pub const FOREIGN: &str = "the peer does not speak this protocol";
+/// How it was lost where a sealed message is not what the peer has sent.
+const FORGED: &str = "a message of the peer was changed on its way, or played again";
 /// How it was lost to a peer that does not read.
 const DEAF: &str = "the peer does not read what it is told";
 
@@ -49,20 +58,42 @@ enum Out {
 #[derive(Debug)]
 struct Socket {
     stream: TcpStream,
-    /// Of messages that the peer's socket had no room for.
-    unsent: Mutex<Vec<u8>>,
-    /// Whether there are such.
+    outgoing: Mutex<Outgoing>,
+    /// Whether there is something unsent.
     waits: AtomicBool,
     deaf: AtomicBool,
 }
 
+/// Messages on their way out. They are sealed in the order in which they leave.
+#[derive(Debug)]
+struct Outgoing {
+    sealer: Option<Sealer>,
+    /// Of messages that the peer's socket had no room for.
+    unsent: Vec<u8>,
+}
+
+impl Outgoing {
+    fn frame(&mut self, message: &Message) -> io::Result<Vec<u8>> {
+        let plain = message.plain();
+        match &mut self.sealer {
+            None => framed(&plain, &[]),
+            Some(sealer) => {
+                let sealed = sealer.seal(&plain).map_err(|error| {
+                    io::Error::new(io::ErrorKind::InvalidInput, error.to_string())
+                })?;
+                Frame::Sealed(sealed).encode()
+            }
+        }
+    }
+}
+
 impl Socket {
     fn send(&self, message: &Message) -> io::Result<()> {
-        let frame = message.frame()?;
-        let mut unsent = self.unsent();
-        unsent.extend(frame);
-        self.push(&mut unsent)?;
-        if unsent.len() > UNSENT_MAX {
+        let mut outgoing = self.outgoing();
+        let frame = outgoing.frame(message)?;
+        outgoing.unsent.extend(frame);
+        self.push(&mut outgoing.unsent)?;
+        if outgoing.unsent.len() > UNSENT_MAX {
             self.deaf.store(true, Ordering::Relaxed);
             self.stream.shutdown(Shutdown::Both)?;
             return Err(io::Error::new(io::ErrorKind::TimedOut, DEAF));
@@ -74,7 +105,7 @@ impl Socket {
     fn flush(&self) {
         if self.waits.load(Ordering::Relaxed) {
             // A peer that is gone is noticed by reading.
-            drop(self.push(&mut self.unsent()));
+            drop(self.push(&mut self.outgoing().unsent));
         }
     }
 
@@ -97,8 +128,8 @@ impl Socket {
         pushed
     }
 
-    fn unsent(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn outgoing(&self) -> MutexGuard<'_, Outgoing> {
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -163,17 +194,27 @@ impl Channel {
         }
     }
 
+    /// Whether nobody on the way can read or change what is said: it is sealed, or never leaves this process.
+    pub fn is_sealed(&self) -> bool {
+        match &self.out {
+            Out::Process(_) => true,
+            Out::Tcp(socket) => socket.outgoing().sealer.is_some(),
+        }
+    }
+
     /// A channel over a connection; `first`: what has been read of it already.
     pub(super) fn over_tcp(
         stream: TcpStream,
         peer: SocketAddr,
         first: Option<Message>,
+        seal: Option<Seal>,
     ) -> io::Result<Self> {
+        let (sealer, opener) = seal.map(|seal| (seal.sealer, seal.opener)).unzip();
         stream.set_nodelay(true)?;
         stream.set_nonblocking(false)?;
         let socket = Arc::new(Socket {
             stream,
-            unsent: Mutex::default(),
+            outgoing: Mutex::new(Outgoing { sealer, unsent: Vec::new() }),
             waits: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
         });
@@ -185,7 +226,7 @@ impl Channel {
         }
         thread::Builder::new()
             .name("channel".into())
-            .spawn(move || read_messages(&reader, &sender))?;
+            .spawn(move || read_messages(&reader, opener, &sender))?;
         Ok(Self { out: Out::Tcp(socket), inbox, peer: peer.to_string() })
     }
 }
@@ -202,10 +243,10 @@ impl Drop for Channel {
 }
 
 /// Reads until the socket ends or talks nonsense; the last message says how it ended.
-fn read_messages(socket: &Socket, sender: &SyncSender<Message>) {
+fn read_messages(socket: &Socket, mut opener: Option<Opener>, sender: &SyncSender<Message>) {
     let mut signs = SIGNS_OF_LIFE;
     let last = loop {
-        match read_message(&mut &socket.stream) {
+        match read_frame(&mut &socket.stream).and_then(|frame| opened(frame, opener.as_mut())) {
             Ok(message) => {
                 if matches!(message, Message::Ask(_)) && signs > 0 {
                     signs -= 1;
@@ -221,11 +262,31 @@ fn read_messages(socket: &Socket, sender: &SyncSender<Message>) {
                 break "the peer closed its end of the control channel".to_string();
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => break FOREIGN.to_string(),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                break FORGED.to_string();
+            }
             Err(error) => break format!("the control channel failed: {error}"),
         }
     };
     // Nobody listens any more when the channel was dropped first.
     drop(sender.send(Message::Lost(last)));
+}
+
+/// The message in a frame.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidData`] where there is none, [`io::ErrorKind::PermissionDenied`] where the peer has not sealed it.
+fn opened(frame: Frame, opener: Option<&mut Opener>) -> io::Result<Message> {
+    match (frame, opener) {
+        (Frame::Clear(message), None) => Ok(message),
+        (Frame::Sealed(sealed), Some(opener)) => {
+            let plain = opener.open(&sealed).map_err(|_| io::ErrorKind::PermissionDenied)?;
+            Message::from_plain(&plain).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        }
+        // Whoever is on the way can put this there, and nothing else.
+        (_, Some(_)) => Err(io::ErrorKind::PermissionDenied.into()),
+        (_, None) => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 /// Both ends of a channel inside one process. `a` and `b` are the names that the ends see of each
@@ -242,18 +303,18 @@ pub fn channel_pair(a: &str, b: &str) -> (Channel, Channel) {
 /// A TCP connection being made.
 #[derive(Debug)]
 pub struct Connecting {
-    result: Receiver<io::Result<Channel>>,
+    result: Receiver<Result<Channel, CallError>>,
     wanted: Arc<AtomicBool>,
 }
 
 impl Connecting {
     /// The channel or the reason why there is none, once that is known.
-    pub fn poll(&mut self) -> Option<io::Result<Channel>> {
+    pub fn poll(&mut self) -> Option<Result<Channel, CallError>> {
         match self.result.try_recv() {
             Ok(result) => Some(result),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => {
-                Some(Err(io::Error::from(io::ErrorKind::BrokenPipe)))
+                Some(Err(io::Error::from(io::ErrorKind::BrokenPipe).into()))
             }
         }
     }
@@ -266,11 +327,14 @@ impl Drop for Connecting {
 }
 
 /// Connects to a listener, trying again until `timeout` while nobody listens: two processes that
-/// start together need no order.
+/// start together need no order. What `guard` seals is sealed before there is a channel.
 ///
 /// # Errors
-/// When the thread that tries cannot be started.
-pub fn connect(to: SocketAddr, timeout: Duration) -> io::Result<Connecting> {
+/// [`CallError::Exposed`] where the channel would be in the clear, and when the thread that tries cannot be started.
+pub fn connect(to: SocketAddr, timeout: Duration, guard: Guard) -> Result<Connecting, CallError> {
+    if !guard.admits(to) {
+        return Err(Exposed(to).into());
+    }
     let (sender, result) = mpsc::channel();
     let wanted = Arc::new(AtomicBool::new(true));
     let still_wanted = Arc::clone(&wanted);
@@ -280,12 +344,12 @@ pub fn connect(to: SocketAddr, timeout: Duration) -> io::Result<Connecting> {
             let left =
                 deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&to, left) {
-                Ok(stream) => break Channel::over_tcp(stream, to, None),
+                Ok(stream) => break over(stream, to, guard.key(), deadline),
                 Err(error) => {
                     if !still_wanted.load(Ordering::Relaxed)
                         || Instant::now() + LOOK_AGAIN >= deadline
                     {
-                        break Err(error);
+                        break Err(error.into());
                     }
                 }
             }
@@ -297,9 +361,67 @@ pub fn connect(to: SocketAddr, timeout: Duration) -> io::Result<Connecting> {
     Ok(Connecting { result, wanted })
 }
 
+/// The channel over a connection that was just made, sealed if there is a key.
+fn over(
+    stream: TcpStream,
+    to: SocketAddr,
+    key: Option<&Psk>,
+    deadline: Instant,
+) -> Result<Channel, CallError> {
+    let seal = key.map(|key| sealed(&stream, key, deadline)).transpose()?;
+    Ok(Channel::over_tcp(stream, to, None, seal)?)
+}
+
+/// Seals a connection with whoever listens there; bounded by `deadline`, and by [`SEAL_WAIT`].
+fn sealed(stream: &TcpStream, key: &Psk, deadline: Instant) -> Result<Seal, CallError> {
+    let (waiting, bytes) = SealAsk::begin(key).map_err(CallError::Unproven)?;
+    let ask = Frame::Ask { version: SEAL_VERSION, bytes }.encode()?;
+    let until = deadline.min(Instant::now() + SEAL_WAIT);
+    let mut timely = Timely { stream, until };
+    timely.stream.write_all(&ask)?;
+    let answer = read_frame(&mut timely).map_err(|error| match error.kind() {
+        // What knows nothing of this hangs up, or says something else.
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => CallError::Foreign,
+        io::ErrorKind::ConnectionReset => CallError::Foreign,
+        _ => error.into(),
+    })?;
+    stream.set_read_timeout(None)?;
+    match answer {
+        Frame::Answer(bytes) => waiting.finish(&bytes).map_err(CallError::Unproven),
+        Frame::Unsealed(Unsealed::NoKey) => Err(CallError::NoKey),
+        Frame::Unsealed(Unsealed::OtherKey) => Err(CallError::OtherKey),
+        Frame::Unsealed(Unsealed::Version(theirs)) => {
+            Err(CallError::Version { theirs, ours: SEAL_VERSION })
+        }
+        Frame::Clear(Message::Refused(text)) => Err(CallError::Refused(text)),
+        Frame::Sealed(_) => Err(CallError::Unproven(SealError::Forged)),
+        Frame::Clear(_) | Frame::Ask { .. } => Err(CallError::Foreign),
+    }
+}
+
+/// A connection of which everything that is read has come by then, however slowly it drips.
+struct Timely<'a> {
+    stream: &'a TcpStream,
+    until: Instant,
+}
+
+impl Read for Timely<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time");
+        if left.is_zero() {
+            return Err(late());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(into).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => late(),
+            _ => error,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
     use std::net::TcpListener;
 
     use pmd_ledger::recovery;
@@ -314,9 +436,9 @@ mod tests {
     fn connected() -> (Channel, Channel) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
-        let connecting = connect(to, Duration::from_secs(10)).unwrap();
+        let connecting = connect(to, Duration::from_secs(10), Guard::Loopback).unwrap();
         let (stream, from) = listener.accept().unwrap();
-        let there = Channel::over_tcp(stream, from, None).unwrap();
+        let there = Channel::over_tcp(stream, from, None, None).unwrap();
         (connecting.result.recv().unwrap().unwrap(), there)
     }
 
@@ -367,7 +489,7 @@ mod tests {
         let mut stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let (stream, from) = listener.accept().unwrap();
-        let mut there = Channel::over_tcp(stream, from, None).unwrap();
+        let mut there = Channel::over_tcp(stream, from, None, None).unwrap();
         assert_eq!(there.wait(soon()), Some(Message::Lost(FOREIGN.into())));
     }
 
@@ -377,7 +499,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let deaf = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, from) = listener.accept().unwrap();
-        let mut here = Channel::over_tcp(stream, from, None).unwrap();
+        let mut here = Channel::over_tcp(stream, from, None, None).unwrap();
         let message = Message::Evidence(vec![7; 60_000]);
         let sent = (0..10_000).take_while(|_| here.send(&message).is_ok()).count();
         assert!((UNSENT_MAX / 60_000..10_000).contains(&sent), "{sent}");
@@ -391,7 +513,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, from) = listener.accept().unwrap();
-        let mut here = Channel::over_tcp(stream, from, None).unwrap();
+        let mut here = Channel::over_tcp(stream, from, None, None).unwrap();
         let Out::Tcp(socket) = &here.out else { panic!("it is a socket") };
         let socket = Arc::clone(socket);
         let mut sent = 0_u8;
@@ -403,7 +525,7 @@ mod tests {
         let reader = thread::spawn(move || {
             let mut heard = Vec::new();
             while heard.last() != Some(&Message::Bye) {
-                heard.push(read_message(&mut slow).unwrap());
+                heard.push(opened(read_frame(&mut slow).unwrap(), None).unwrap());
             }
             heard
         });
@@ -419,9 +541,12 @@ mod tests {
     #[test]
     fn nobody_listening_is_an_error_in_time() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let connecting = connect(port, Duration::from_millis(120)).unwrap();
+        let connecting = connect(port, Duration::from_millis(120), Guard::Loopback).unwrap();
         let outcome = connecting.result.recv_timeout(Duration::from_secs(10)).unwrap();
-        assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert!(
+            matches!(&outcome, Err(CallError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused),
+            "{outcome:?}"
+        );
     }
 
     #[test]

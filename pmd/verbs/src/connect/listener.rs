@@ -13,6 +13,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use super::channel::Channel;
+use super::frame::Frame;
+use super::guard::{Exposed, Guard, ListenError};
 use super::lobby::{Heard, STRANGERS_MAX, Stranger, TurnedAway, first_yields, who_yields};
 use super::message::Message;
 
@@ -60,8 +62,8 @@ impl Listener {
         self.arrivals.try_recv().ok()
     }
 
-    /// How many have called so far without becoming callers: they said something else, hung up amid it, said nothing for
-    /// ten seconds, or made room for others. Each is in the log, some of them in one line.
+    /// How many have called so far without becoming callers: they said something else, hung up amid it, did not
+    /// prove that they have the key, said nothing for ten seconds, or made room for others. Each is in the log, some of them in one line.
     pub fn turned_away(&self) -> u64 {
         self.shared.turned_away.load(Ordering::Relaxed)
     }
@@ -87,25 +89,31 @@ impl Drop for Listener {
     }
 }
 
-/// Listens for connecting peers.
+/// Listens for connecting peers, on channels that `guard` protects.
 ///
 /// # Errors
-/// As `bind(2)`; [`io::ErrorKind::AddrInUse`] when somebody else listens there.
-pub fn listen(at: SocketAddr) -> io::Result<Listener> {
+/// As `bind(2)`; [`io::ErrorKind::AddrInUse`] when somebody else listens there. [`Exposed`] where channels would be in the
+/// clear.
+pub fn listen(at: SocketAddr, guard: Guard) -> Result<Listener, ListenError> {
+    if !guard.admits(at) {
+        return Err(Exposed(at).into());
+    }
     let socket = TcpListener::bind(at)?;
     // A second call changes the length of the queue.
-    rustix::net::listen(&socket, BACKLOG)?;
+    rustix::net::listen(&socket, BACKLOG).map_err(io::Error::from)?;
     socket.set_nonblocking(true)?;
     let address = socket.local_addr()?;
     let (sender, arrivals) = mpsc::sync_channel(ARRIVALS);
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let shared = Arc::new(Shared {
         wanted: AtomicBool::new(true),
         turned_away: AtomicU64::new(0),
         reason: Mutex::default(),
-        bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        bell: bell.map_err(io::Error::from)?,
     });
     let porter = Porter {
         socket,
+        guard,
         address,
         shared: Arc::clone(&shared),
         arrivals: sender,
@@ -123,6 +131,7 @@ pub fn listen(at: SocketAddr) -> io::Result<Listener> {
 /// The thread: lets strangers in, and hands over those that become callers.
 struct Porter {
     socket: TcpListener,
+    guard: Guard,
     address: SocketAddr,
     shared: Arc<Shared>,
     arrivals: SyncSender<Channel>,
@@ -132,7 +141,7 @@ struct Porter {
     /// Since the last line in the log.
     turned_away: TurnedAway,
     logged: Option<Instant>,
-    last: Option<SocketAddr>,
+    last: Option<(SocketAddr, &'static str)>,
     /// No descriptor was left.
     rests_until: Option<Instant>,
 }
@@ -192,15 +201,15 @@ impl Porter {
     /// Listens to those that said something, the last first, so that the places of the others stay.
     fn hear(&mut self, heard: &[usize]) {
         for index in heard.iter().rev().copied() {
-            let became = self.strangers[index].hear();
+            let became = self.strangers[index].hear(self.guard.key());
             if matches!(became, Heard::Waits) {
                 continue;
             }
             let stranger = self.strangers.swap_remove(index);
             match became {
-                Heard::Greeted(first) => {
+                Heard::Greeted(first, seal) => {
                     let from = stranger.from;
-                    match Channel::over_tcp(stranger.stream, from, Some(first)) {
+                    match Channel::over_tcp(stranger.stream, from, Some(first), seal) {
                         Ok(channel) => self.greeted.push(channel),
                         Err(error) => {
                             tracing::warn!("{}: no channel to {from}: {error}", self.address);
@@ -209,7 +218,11 @@ impl Porter {
                 }
                 Heard::Foreign => {
                     self.turned_away.foreign += 1;
-                    self.note(stranger.from);
+                    self.note(stranger.from, "does not speak this protocol");
+                }
+                Heard::Unproven(why) => {
+                    self.turned_away.unproven += 1;
+                    self.note(stranger.from, why);
                 }
                 Heard::Waits | Heard::Left => {}
             }
@@ -221,13 +234,13 @@ impl Porter {
         for stranger in self.strangers.extract_if(.., |it| now >= it.deadline()) {
             self.turned_away.silent += 1;
             self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
-            self.last = Some(stranger.from);
+            self.last = Some((stranger.from, "says nothing"));
         }
     }
 
-    fn note(&mut self, from: SocketAddr) {
+    fn note(&mut self, from: SocketAddr, why: &'static str) {
         self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
-        self.last = Some(from);
+        self.last = Some((from, why));
     }
 
     fn accept(&mut self, now: Instant) {
@@ -236,7 +249,7 @@ impl Porter {
                 let Some(index) = who_yields(&self.strangers, now) else { return };
                 let stranger = self.strangers.swap_remove(index);
                 self.turned_away.crowded += 1;
-                self.note(stranger.from);
+                self.note(stranger.from, "made room");
             }
             match self.socket.accept() {
                 Ok((stream, from)) => {
@@ -275,16 +288,17 @@ impl Porter {
 
     /// Writes of strangers in the log, of all since the last line in one.
     fn log(&mut self, now: Instant) {
-        let TurnedAway { foreign, silent, crowded } = self.turned_away;
+        let TurnedAway { foreign, silent, crowded, unproven } = self.turned_away;
         let early = self.logged.is_some_and(|at| now < at + LOG_EVERY);
         if self.turned_away.total() == 0 || early {
             return;
         }
-        let last = self.last.map_or_else(|| "nobody".to_owned(), |last| last.to_string());
+        let last = self.last.map(|(from, why)| format!("{from}, which {why}"));
         tracing::warn!(
-            "{}: turned away {} callers: {foreign} did not speak this protocol, {silent} said nothing, {crowded} made room for others; the last was {last}",
+            "{}: turned away {} callers: {foreign} did not speak this protocol, {unproven} did not prove that they have its key, {silent} said nothing, {crowded} made room for others; the last was {}",
             self.address,
-            self.turned_away.total()
+            self.turned_away.total(),
+            last.as_deref().unwrap_or("nobody")
         );
         self.turned_away = TurnedAway::default();
         self.logged = Some(now);
@@ -301,7 +315,7 @@ impl Porter {
             // One that is gone already needs no reason.
             drop(channel.send(&refused));
         }
-        let Ok(frame) = refused.frame() else { return };
+        let Ok(frame) = Frame::Clear(refused).encode() else { return };
         for stranger in self.strangers {
             // Its socket is empty, or it is gone.
             drop(io::Write::write(&mut &stranger.stream, &frame));
@@ -319,7 +333,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
 
     fn listener() -> Listener {
-        listen("127.0.0.1:0".parse().unwrap()).unwrap()
+        listen("127.0.0.1:0".parse().unwrap(), Guard::Loopback).unwrap()
     }
 
     fn call(listener: &Listener, bytes: &[u8]) -> TcpStream {
@@ -328,8 +342,12 @@ mod tests {
         stream
     }
 
+    fn frame(message: Message) -> Vec<u8> {
+        Frame::Clear(message).encode().unwrap()
+    }
+
     fn hello(name: u8) -> Vec<u8> {
-        Message::Hello(vec![name]).frame().unwrap()
+        frame(Message::Hello(vec![name]))
     }
 
     fn arrives(listener: &mut Listener) -> (Channel, Option<Message>) {
@@ -401,8 +419,8 @@ mod tests {
         }
         // Looking whether somebody listens, and leaving in peace, are no crimes.
         drop(call(&listener, b""));
-        drop(call(&listener, &Message::Bye.frame().unwrap()));
-        let honest = call(&listener, &[hello(7), Message::Ready.frame().unwrap()].concat());
+        drop(call(&listener, &frame(Message::Bye)));
+        let honest = call(&listener, &[hello(7), frame(Message::Ready)].concat());
         let (mut channel, first) = arrives(&mut listener);
         assert_eq!(first, Some(Message::Hello(vec![7])));
         assert_eq!(channel.wait(Instant::now() + PATIENCE), Some(Message::Ready));
@@ -431,6 +449,6 @@ mod tests {
         listener.close("no more");
         let mut told = Vec::new();
         silent.read_to_end(&mut told).unwrap();
-        assert_eq!(told, Message::Refused("no more".into()).frame().unwrap());
+        assert_eq!(told, frame(Message::Refused("no more".into())));
     }
 }

@@ -5,11 +5,14 @@
 //! been silent for longest leaves, of the source that has most of them, so that no source crowds out another.
 
 use std::collections::HashMap;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use super::frame::{Frame, SEAL_VERSION, Unsealed};
 use super::message::Message;
+use super::psk::Psk;
+use super::seal::{Seal, answer};
 
 /// Strangers at once.
 pub(super) const STRANGERS_MAX: usize = 256;
@@ -27,11 +30,13 @@ pub(super) struct TurnedAway {
     pub(super) silent: u64,
     /// Made room for others.
     pub(super) crowded: u64,
+    /// Did not prove that they have the key of this side, or have one where this side has none.
+    pub(super) unproven: u64,
 }
 
 impl TurnedAway {
     pub(super) const fn total(&self) -> u64 {
-        self.foreign + self.silent + self.crowded
+        self.foreign + self.silent + self.crowded + self.unproven
     }
 }
 
@@ -42,24 +47,31 @@ pub(super) struct Stranger {
     pub(super) from: SocketAddr,
     came: Instant,
     bytes: Vec<u8>,
+    /// It asked for a sealed channel and was answered.
+    seal: Option<Seal>,
 }
 
-/// What has become of a stranger that was looked at.
+/// What has become of a stranger.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// Nothing yet.
+    /// There is more to come.
     Waits,
-    /// It said what callers say first.
-    Greeted(Message),
+    /// It has said what callers say first.
+    Greeted(Message, Option<Seal>),
     /// It left in peace, as who dialled and changed its mind.
     Left,
     /// It is no caller.
     Foreign,
+    /// Either it has no key, or another one, or plays a recording.
+    Unproven(&'static str),
 }
+
+/// What is said in the clear to who has no key.
+const KEY_WANTED: &str = "invalid-request: this side wants a sealed channel: give both ends the same key file (psk_file, --psk-file)";
 
 impl Stranger {
     pub(super) const fn new(stream: TcpStream, from: SocketAddr, came: Instant) -> Self {
-        Self { stream, from, came, bytes: Vec::new() }
+        Self { stream, from, came, bytes: Vec::new(), seal: None }
     }
 
     /// When it has been silent for too long.
@@ -67,17 +79,18 @@ impl Stranger {
         self.came + FIRST_WORD
     }
 
-    /// Reads what has come, up to the end of its first message: what follows is the caller's.
-    pub(super) fn hear(&mut self) -> Heard {
+    /// Reads what has come, up to the end of its first message: what follows is the caller's. `key`: what seals the channel.
+    pub(super) fn hear(&mut self, key: Option<&Psk>) -> Heard {
         loop {
-            let Ok(wanted) = Message::wanted(&self.bytes) else { return Heard::Foreign };
+            let Ok(wanted) = Frame::wanted(&self.bytes) else { return Heard::Foreign };
             let have = self.bytes.len();
             if have == wanted {
-                return match Message::parse(&self.bytes) {
-                    Ok(hello @ Message::Hello(_)) => Heard::Greeted(hello),
-                    Ok(Message::Bye | Message::Farewell(_) | Message::Refused(_)) => Heard::Left,
-                    _ => Heard::Foreign,
-                };
+                let frame = Frame::parse(&self.bytes);
+                self.bytes.clear();
+                match frame.map_or(Heard::Foreign, |frame| self.take(frame, key)) {
+                    Heard::Waits => continue,
+                    became => return became,
+                }
             }
             self.bytes.resize(wanted, 0);
             let read = (&self.stream).read(&mut self.bytes[have..]);
@@ -91,6 +104,65 @@ impl Stranger {
                 Err(_) => return Heard::Foreign,
             }
         }
+    }
+
+    fn take(&mut self, frame: Frame, key: Option<&Psk>) -> Heard {
+        match (frame, key, self.seal.take()) {
+            (Frame::Clear(message), None, _) => greeted(message, None),
+            (
+                Frame::Clear(Message::Bye | Message::Farewell(_) | Message::Refused(_)),
+                Some(_),
+                None,
+            ) => Heard::Left,
+            (Frame::Clear(Message::Hello(_)), Some(_), None) => {
+                self.say(&Frame::Clear(Message::Refused(KEY_WANTED.into())));
+                Heard::Unproven("has no key and speaks in the clear")
+            }
+            (Frame::Ask { .. }, None, _) => {
+                self.say(&Frame::Unsealed(Unsealed::NoKey));
+                Heard::Unproven("wants a sealed channel, and this side has no key")
+            }
+            (Frame::Ask { version, .. }, Some(_), None) if version != SEAL_VERSION => {
+                self.say(&Frame::Unsealed(Unsealed::Version(SEAL_VERSION)));
+                Heard::Unproven("seals in another version")
+            }
+            (Frame::Ask { bytes, .. }, Some(key), None) => match answer(key, &bytes) {
+                Ok((seal, bytes)) => {
+                    self.seal = Some(seal);
+                    // One that cannot be told hangs up, or is silent.
+                    self.say(&Frame::Answer(bytes));
+                    Heard::Waits
+                }
+                Err(_) => {
+                    self.say(&Frame::Unsealed(Unsealed::OtherKey));
+                    Heard::Unproven("has another key")
+                }
+            },
+            (Frame::Sealed(bytes), Some(_), Some(mut seal)) => match seal.opener.open(&bytes) {
+                Ok(plain) => match Message::from_plain(&plain) {
+                    Some(message) => greeted(message, Some(seal)),
+                    None => Heard::Foreign,
+                },
+                Err(_) => Heard::Unproven("plays a recording, or was disturbed on its way"),
+            },
+            _ => Heard::Foreign,
+        }
+    }
+
+    /// Whether it was said. The socket of a stranger is empty: what does not fit was never read.
+    fn say(&self, frame: &Frame) {
+        let said = frame.encode().and_then(|bytes| (&self.stream).write_all(&bytes));
+        if let Err(error) = said {
+            tracing::debug!("{}: cannot answer: {error}", self.from);
+        }
+    }
+}
+
+fn greeted(message: Message, seal: Option<Seal>) -> Heard {
+    match message {
+        Message::Hello(_) => Heard::Greeted(message, seal),
+        Message::Bye | Message::Farewell(_) | Message::Refused(_) => Heard::Left,
+        _ => Heard::Foreign,
     }
 }
 

@@ -1,19 +1,13 @@
-//! What the two ends of a control channel tell each other, and its bytes on a socket.
-//!
-//! A message is a length of four bytes, big-endian, a code of one, and a body; the length counts code and body.
+//! What the two ends of a control channel tell each other, as a code of one byte and a body.
 
 use std::borrow::Cow;
-use std::io::{self, Read};
+use std::fmt;
 
 use pmd_ledger::recovery;
-
-/// Longest message, bytes: a hello with all its private data fits many times.
-const MAX_MESSAGE: usize = 64 * 1024;
-/// Bytes before the code.
-const LENGTH: usize = 4;
+use zeroize::Zeroizing;
 
 /// What one end tells the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Message {
     /// Connection data, as [`super::Hello`] encodes it.
     Hello(Vec<u8>),
@@ -98,40 +92,15 @@ impl Message {
         }
     }
 
-    /// As bytes on a socket.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] where it is longer than any peer takes.
-    pub(super) fn frame(&self) -> io::Result<Vec<u8>> {
-        let body = self.body();
-        let len = body.len() + 1;
-        if len > MAX_MESSAGE {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let len = u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
-        Ok([&len.to_be_bytes()[..], &[self.code()], &*body].concat())
+    /// As code and body; wiped when dropped.
+    pub(super) fn plain(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new([&[self.code()], &*self.body()].concat())
     }
 
-    /// How many bytes the message has that begins with `bytes`, as far as they tell: its length first.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::InvalidData`]: they begin no message.
-    pub(super) fn wanted(bytes: &[u8]) -> io::Result<usize> {
-        let Some(len) = bytes.first_chunk::<LENGTH>() else { return Ok(LENGTH) };
-        match u32::from_be_bytes(*len) as usize {
-            len @ 1..=MAX_MESSAGE => Ok(LENGTH + len),
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-
-    /// A whole message from its bytes.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::InvalidData`]: they are none.
-    pub(super) fn parse(bytes: &[u8]) -> io::Result<Self> {
-        let (code, body) =
-            bytes.get(LENGTH..).and_then(<[u8]>::split_first).ok_or(io::ErrorKind::InvalidData)?;
-        Self::from_parts(*code, body.to_vec()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    /// From code and body.
+    pub(super) fn from_plain(plain: &[u8]) -> Option<Self> {
+        let (code, body) = plain.split_first()?;
+        Self::from_parts(*code, body.to_vec())
     }
 
     fn from_parts(code: u8, body: Vec<u8>) -> Option<Self> {
@@ -153,19 +122,44 @@ impl Message {
     }
 }
 
-/// The next message of a socket that waits.
-///
-/// # Errors
-/// As `read(2)`, and [`io::ErrorKind::InvalidData`] where what comes is no message.
-pub(super) fn read_message(stream: &mut impl Read) -> io::Result<Message> {
-    let mut bytes = Vec::new();
-    loop {
-        let wanted = Message::wanted(&bytes)?;
-        let have = bytes.len();
-        if wanted == have {
-            return Message::parse(&bytes);
+impl fmt::Debug for Message {
+    /// Connection data opens memory to whoever has it: only its length is shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut bytes = |name: &str, len: usize| write!(f, "{name}({len} bytes)");
+        match self {
+            Self::Hello(hello) => bytes("Hello", hello.len()),
+            Self::Ask(end) => bytes("Ask", end.len()),
+            Self::Evidence(end) => bytes("Evidence", end.len()),
+            Self::Farewell(end) => bytes("Farewell", end.len()),
+            Self::Ready => f.write_str("Ready"),
+            Self::Bye => f.write_str("Bye"),
+            Self::Lives => f.write_str("Lives"),
+            Self::Refused(text) => write!(f, "Refused({text:?})"),
+            Self::Lost(text) => write!(f, "Lost({text:?})"),
+            Self::Recovery(message, hello) => {
+                write!(f, "Recovery({message:?}, {} bytes)", hello.len())
+            }
         }
-        bytes.resize(wanted, 0);
-        stream.read_exact(&mut bytes[have..])?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S0-43.
+    #[test]
+    fn s0_43_connection_data_is_never_shown() {
+        let secret = b"rkey".to_vec();
+        let recovery = recovery::Message::Hello { generation: 7 };
+        for message in [
+            Message::Hello(secret.clone()),
+            Message::Farewell(secret.clone()),
+            Message::Recovery(recovery, secret.clone()),
+        ] {
+            let shown = format!("{message:?}");
+            assert!(!shown.contains("114") && !shown.contains("rkey"), "{shown}");
+            assert!(shown.contains("4 bytes"), "{shown}");
+        }
     }
 }

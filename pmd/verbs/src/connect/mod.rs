@@ -5,20 +5,28 @@
 //! other is gone, and whether it left in peace.
 
 mod channel;
+mod frame;
+mod guard;
 mod hello;
 mod inquiry;
 mod listener;
 mod lobby;
 mod message;
 mod path;
+mod psk;
+mod seal;
 
 pub use channel::{Channel, Connecting, FOREIGN, channel_pair, connect};
 pub use pmd_wire::shm::Nonce;
 
+pub use frame::{Frame, Unsealed};
+pub use guard::{CallError, Exposed, Guard, ListenError};
 pub use hello::{HELLO_VERSION, Hello, HostId, PathWish, Role, Speaker};
 pub use listener::{Listener, listen};
 pub use lobby::oldest_of_most;
 pub use message::Message;
+pub use psk::{Psk, PskError, PskFormat};
+pub use seal::{Opener, Seal, SealAsk, SealError, Sealer, answer};
 
 pub use inquiry::{
     ANSWER_WAIT, ANSWERS_MAX, Inquiry, LAST_WORDS_WAIT, decode as decode_evidence, farewell, tell,

@@ -91,7 +91,7 @@ impl BlockClient {
         // A lost sign of life would prove nothing; there, blocks are waited for instead.
         let reliable = cx.is_reliable();
         let keep_alive = if reliable { settings.time("keep_alive") } else { Duration::ZERO };
-        let dials = cx.dials(PROTOCOL, queues(depth));
+        let dials = cx.dials(PROTOCOL, queues(depth))?;
         let stride = stride(cx.flow().block);
         let open = Open {
             session: pmd_mem::os_entropy(),

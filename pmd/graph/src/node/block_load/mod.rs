@@ -61,7 +61,7 @@ impl BlockLoad {
         let settings = cx.settings();
         let (block, depth) = (settings.size("block").get(), settings.count("depth"));
         let width = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
-        let dials = cx.dials(PROTOCOL, queues(depth));
+        let dials = cx.dials(PROTOCOL, queues(depth))?;
         let keep_alive = settings.time("keep_alive");
         let span = settings.size_opt("span").map(|span| span.get());
         let open = Open {

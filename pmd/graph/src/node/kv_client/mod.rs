@@ -95,7 +95,7 @@ impl KvClient {
         let messages = cx.extent("messages");
         let bytes = kv::message_bytes(depth, value);
         let keep_alive = settings.time("keep_alive");
-        let dials = cx.dials(PROTOCOL, kv::queues(depth));
+        let dials = cx.dials(PROTOCOL, kv::queues(depth))?;
         let lanes = dials.len() as u64;
         let open = Open {
             session: pmd_mem::os_entropy(),

@@ -47,7 +47,7 @@ struct Up {
 
 pub(super) fn build(cx: &NodeContext<'_>) -> Result<Box<dyn Node>, Failure> {
     let settings = cx.settings();
-    let dial = cx.dials(PROTOCOL, QUEUES).pop();
+    let dial = cx.dials(PROTOCOL, QUEUES)?.pop();
     let dial = dial.ok_or_else(|| Failure::local(format!("`{}` has no peer", cx.name())))?;
     let size = settings.size("size").get();
     let iters = settings.count("iters");
