@@ -418,8 +418,7 @@ impl Device {
         rights: Access,
     ) -> Result<Key, RegisterError> {
         let regions = &self.shared.regions;
-        let (number, fresh) =
-            regions.number(region).ok_or(RegisterError::TooManyRegions(MAX_REGIONS))?;
+        let number = regions.number(region).ok_or(RegisterError::TooManyRegions(MAX_REGIONS))?;
         let key = self.shared.table.register(&pmd_mem::table::Registration {
             region: number,
             region_len: region.len(),
@@ -430,9 +429,12 @@ impl Device {
             access: access(rights),
         })?;
         if let Some(shm) = &self.shared.shm
-            && regions.widens(number, rights, fresh)
+            && regions.widens(number, rights)
+            && let Err(error) = shm.export(number, region, rights)
         {
-            shm.export(number, region, rights);
+            regions.untold(number);
+            self.deregister(key, region);
+            return Err(RegisterError::Share(error.to_string()));
         }
         Ok(key)
     }

@@ -17,6 +17,9 @@ pub enum RegisterError {
     /// The device has seen too many different regions.
     #[error("a device takes memory from at most {0} regions: register parts of fewer, larger ones")]
     TooManyRegions(usize),
+    /// The kernel gives no descriptor by which peers map the region.
+    #[error("cannot share memory with peers: {0}")]
+    Share(String),
 }
 
 /// Registered memory. Deregistered on drop, once no peer can be using it any more.

@@ -72,12 +72,17 @@ impl Shm {
     }
 
     /// Lets peers map a region: writable where some registration of it lets them write.
-    pub(crate) fn export(&self, number: u32, region: &Arc<Region>, access: Access) {
+    ///
+    /// # Errors
+    /// Where there is no descriptor for them. No lcore of this device reaches the region then.
+    pub(crate) fn export(
+        &self,
+        number: u32,
+        region: &Arc<Region>,
+        access: Access,
+    ) -> Result<(), shm::ExportError> {
         let writable = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        if let Err(error) = self.port.export(number, region, writable) {
-            // Peers then find the region missing and say so; on packets nothing changes.
-            tracing::warn!("peers cannot map a memory region: {error}");
-        }
+        self.port.export(number, region, writable)
     }
 
     /// Makes a revoked key final for peers that copy without asking.
