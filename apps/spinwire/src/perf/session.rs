@@ -225,6 +225,11 @@ impl<'k> Session<'k> {
         let look = look(step);
         self.pump(look, watch, |state| state.done == lcores)?;
         self.pump(BUSY_LOOK, watch, |state| state.peer_done)?;
+        if matches!(step, Step::Verify { .. }) {
+            // What both ends can see is found here: who is faster must not decide who is named.
+            self.crew.signal(Signal::Stop);
+            self.pump(BUSY_LOOK, &mut |_| {}, |state| state.over == lcores)?;
+        }
         self.dialogue.say(&Word::Stop);
         self.crew.signal(Signal::Stop);
         self.pump(BUSY_LOOK, &mut |_| {}, |state| state.over == lcores && state.peer.is_some())?;
