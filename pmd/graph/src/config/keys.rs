@@ -168,6 +168,13 @@ pub(crate) fn rdma(role: Role) -> Vec<Key> {
                 .or_auto(),
         );
         keys.push(
+            Key::flag(
+                "cq_overcommit",
+                "take a cq_depth that is smaller than what can complete at once: its queue pairs fail when it overruns",
+            )
+            .default(false),
+        );
+        keys.push(
             Key::time(
                 "connect_timeout",
                 Duration::from_millis(1)..=limits::CONNECT_TIMEOUT_MAX,

@@ -294,14 +294,22 @@ fn queues(draft: &Draft, report: &mut Report) {
     let Some(traffic) = draft.factory.traffic(&draft.settings) else { return };
     let needed = traffic.qps * traffic.local.completions();
     if depth < needed {
+        let title = format!("the completion queue of `{}` is too small", draft.name);
+        let taken =
+            draft.settings.value("cq_overcommit").is_some() && draft.settings.flag("cq_overcommit");
+        let title = if taken { Diagnostic::warning(title) } else { Diagnostic::error(title) };
         report.push(
-            Diagnostic::error(format!("the completion queue of `{}` is too small", draft.name))
+            title
                 .at(span, format!("{depth} entries, and {needed} completions can be outstanding"))
                 .note(format!(
                     "qps = {} x (send queue of {} + receive queue of {}): when a QP fails, each work request completes",
                     traffic.qps, traffic.local.send, traffic.local.receive
                 ))
-                .fix(span, needed.to_string(), "make it at least the sum of the depths, or \"auto\""),
+                .fix(span, needed.to_string(), "make it at least the sum of the depths, or \"auto\"")
+                .help(match taken {
+                    true => "it is taken for the sake of cq_overcommit: when it overruns, its queue pairs fail",
+                    false => "or set cq_overcommit = true, to see what happens",
+                }),
         );
     }
 }

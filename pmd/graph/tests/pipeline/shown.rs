@@ -103,6 +103,14 @@ fn completion_queue_too_small() {
     assert_snapshot!(refused(&quickstart(&[("cq_depth = \"auto\"", "cq_depth = 8")]), &[]));
 }
 
+/// P16: who wants to see an overrun has it taken, with a warning.
+#[test]
+fn p16_completion_queue_that_is_taken_though_too_small() {
+    let config = quickstart(&[("cq_depth = \"auto\"", "cq_depth = 8\ncq_overcommit = true")]);
+    let config = parse(&config, &[], &[]).expect("it is taken");
+    assert_snapshot!(config.report);
+}
+
 #[test]
 fn not_in_this_build() {
     assert_snapshot!(refused(
