@@ -143,8 +143,11 @@ pub const CHANNEL_MESSAGES: u32 = 32;
 /// How long a node whose peer has left waits to be told to end as well: between two processes of a run on a busy machine lie
 /// some turns of the scheduler and of [`WATCH`].
 pub const DESERTED_WAIT: Duration = Duration::from_secs(1);
-/// How long nodes may take to finish what is in flight when the run is ended.
+/// How long nodes may take to finish what is in flight when another one has failed.
 pub const DRAIN: Duration = Duration::from_secs(5);
+/// The same when the run is told to end: longer than a disk that is busy with other things takes for what was in flight and
+/// a flush. Who is told twice ends at once.
+pub const DRAIN_IN_ORDER: Duration = Duration::from_secs(20);
 /// Run directories that are kept in the usual place.
 pub const RUNS_KEPT: usize = 32;
 /// Largest half of a journal file, in bytes: some ten thousand records.
@@ -174,7 +177,7 @@ pub const BUFFER_ALIGN: u32 = 64;
 /// Buffers that an lcore moves at a time between its cache and a pool.
 pub const BUFFER_BULK: u16 = 32;
 /// How long a process of a run that was told to end may take before it is killed: longer than it may drain.
-pub const PART_GRACE: Duration = Duration::from_secs(15);
+pub const PART_GRACE: Duration = Duration::from_secs(30);
 /// How long a reader of metrics may take to ask, and to take the answer.
 pub const SCRAPE_WAIT: Duration = Duration::from_secs(5);
 /// How old metrics may be that are served.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pmd_lcore::{Running, Wait};
 
 use crate::config::units::show_time;
-use crate::limits::{DRAIN, WATCH};
+use crate::limits::{DRAIN_IN_ORDER, WATCH};
 use crate::node::Live;
 use crate::plan::Plan;
 use crate::run_dir::JournalKeeper;
@@ -76,11 +76,11 @@ impl Watch<'_, '_> {
             }
             self.journal.keep();
             match stopped {
-                Some(since) if since.elapsed() >= DRAIN => break,
+                Some(since) if since.elapsed() >= DRAIN_IN_ORDER => break,
                 Some(_) => {}
                 None => {
                     if let Some(over) = self.is_over(began) {
-                        running.stop(DRAIN);
+                        running.stop(DRAIN_IN_ORDER);
                         (stopped, end) = (Some(Instant::now()), over);
                     }
                 }
