@@ -1,7 +1,7 @@
 //! Faults that a run is given, as the command line writes them.
 //!
-//! `flip NODE OFFSET` changes one stored byte of a `block-target` or `kv-server`. Everything else disturbs frames, and is read by the
-//! device library: `drop|delay T|dup|corrupt [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [count N] [for T] [psn N]`.
+//! `flip NODE OFFSET` changes one stored byte of a `block-target` or `kv-server`, `hang NODE [after N]` has the store of a
+//! `block-target` answer nothing any more. Everything else disturbs frames, and is read by the device library: `drop|delay T|dup|corrupt [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [count N] [for T] [psn N]`.
 
 use std::str::FromStr;
 
@@ -20,6 +20,8 @@ const STORES: [&str; 2] = ["block-target", "kv-server"];
 pub enum Fault {
     /// One stored byte changes.
     Flip(Flip),
+    /// A store answers nothing any more.
+    Hang(Hang),
     /// Frames are disturbed.
     Packet(FaultText),
 }
@@ -31,6 +33,15 @@ pub struct Flip {
     pub node: String,
     /// The byte: its place in the block-target, or how many bytes of values the kv-server has kept before it.
     pub offset: u64,
+}
+
+/// The store of a node takes requests and answers none, as a disk does that hangs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hang {
+    /// The block-target.
+    pub node: String,
+    /// Requests that it answers before.
+    pub after: u64,
 }
 
 /// Why a fault is not taken.
@@ -58,6 +69,12 @@ pub enum FaultError {
         /// The node.
         name: String,
     },
+    /// The node has no store.
+    #[error("`{name}` has no store that could hang: name a block-target")]
+    HasNoStore {
+        /// The node.
+        name: String,
+    },
 }
 
 fn did_you_mean(name: Option<&str>) -> String {
@@ -69,17 +86,27 @@ impl FromStr for Fault {
 
     fn from_str(text: &str) -> Result<Self, FaultError> {
         let syntax = |reason: String| FaultError::Syntax { text: text.to_owned(), reason };
-        let mut words = text.split_whitespace();
-        if words.next() != Some("flip") {
-            let packet = FaultText::parse(text).map_err(|error| syntax(error.to_string()))?;
-            return Ok(Self::Packet(packet));
+        let words: Vec<&str> = text.split_whitespace().collect();
+        match words[..] {
+            ["flip", node, offset] => {
+                let offset = offset.parse();
+                let offset =
+                    offset.map_err(|_| syntax("the offset is a number of bytes".to_owned()))?;
+                Ok(Self::Flip(Flip { node: node.to_owned(), offset }))
+            }
+            ["flip", ..] => Err(syntax("write `flip NODE OFFSET`".to_owned())),
+            ["hang", node] => Ok(Self::Hang(Hang { node: node.to_owned(), after: 0 })),
+            ["hang", node, "after", after] => {
+                let after = after.parse();
+                let after = after.map_err(|_| syntax("N is a number of requests".to_owned()))?;
+                Ok(Self::Hang(Hang { node: node.to_owned(), after }))
+            }
+            ["hang", ..] => Err(syntax("write `hang NODE` or `hang NODE after N`".to_owned())),
+            _ => {
+                let packet = FaultText::parse(text).map_err(|error| syntax(error.to_string()))?;
+                Ok(Self::Packet(packet))
+            }
         }
-        let (Some(node), Some(offset), None) = (words.next(), words.next(), words.next()) else {
-            return Err(syntax("write `flip NODE OFFSET`".to_owned()));
-        };
-        let offset = offset.parse();
-        let offset = offset.map_err(|_| syntax("the offset is a number of bytes".to_owned()))?;
-        Ok(Self::Flip(Flip { node: node.to_owned(), offset }))
     }
 }
 
@@ -97,6 +124,13 @@ impl Fault {
                     Ok(())
                 } else {
                     Err(FaultError::StoresNothing { name: flip.node.clone() })
+                }
+            }
+            Self::Hang(hang) => {
+                let node = plan.nodes.iter().find(|node| node.name == hang.node);
+                match node.ok_or_else(|| unknown(&hang.node, plan))?.kind {
+                    "block-target" => Ok(()),
+                    _ => Err(FaultError::HasNoStore { name: hang.node.clone() }),
                 }
             }
             Self::Packet(fault) => {
@@ -158,6 +192,22 @@ mod tests {
             ("flip target", "write `flip NODE OFFSET`"),
             ("flip target 1 2", "write `flip NODE OFFSET`"),
             ("flip target -1", "the offset is a number of bytes"),
+        ] {
+            let error = text.parse::<Fault>().unwrap_err().to_string();
+            assert_eq!(error, format!("`{text}` is no fault: {reason}"));
+        }
+    }
+
+    #[test]
+    fn a_hang_names_a_node_and_may_come_later() {
+        for (text, after) in [("hang target", 0), ("hang target after 7", 7)] {
+            let Ok(Fault::Hang(hang)) = text.parse() else { panic!("no hang") };
+            assert_eq!(hang, Hang { node: "target".to_owned(), after });
+        }
+        for (text, reason) in [
+            ("hang", "write `hang NODE` or `hang NODE after N`"),
+            ("hang target 7", "write `hang NODE` or `hang NODE after N`"),
+            ("hang target after x", "N is a number of requests"),
         ] {
             let error = text.parse::<Fault>().unwrap_err().to_string();
             assert_eq!(error, format!("`{text}` is no fault: {reason}"));

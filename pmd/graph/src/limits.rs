@@ -122,8 +122,13 @@ pub const STORE_BUFFERS: Size = Size::mib(8);
 pub const STORE_DEPTH: u64 = 128;
 /// Most requests at a file at once.
 pub const STORE_DEPTH_MAX: usize = pmd_block::limits::DEPTH_MAX as usize;
-/// How long a store may be silent while requests are in flight: longer than a disk's driver takes to give one up.
-pub const STORE_WAIT: Duration = Duration::from_secs(60);
+/// How long a request may be at a store when the config does not say: longer than a disk's driver takes to give one up.
+pub const STORE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+/// Longest such time.
+pub const STORE_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How long a block request may be without an answer when the config does not say: longer than at the store, so that the
+/// target is the first to say what is wrong.
+pub const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(90);
 /// How long a target may be silent when the config does not say: longer than any other process keeps it from its core.
 pub const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(10);
 /// Longest silence of a target that a client can be told to bear.

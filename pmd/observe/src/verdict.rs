@@ -63,6 +63,7 @@ codes! {
     SrqError "srq-error" "a shared receive queue failed",
     DeviceGone "device-gone" "the device was removed or failed as a whole",
     DataMismatch "data-mismatch" "bytes read back differ from the bytes written",
+    StoreStall "store-stall" "the store of a target took a request and does not answer it",
     Unknown "unknown" "the evidence fits no known cause",
 }
 
@@ -207,7 +208,7 @@ mod tests {
         let contract = "ok peer-dead link-dead ack-path-lost peer-not-ready psn-mismatch responder-slow rnr-exhausted \
                         rnr-stall no-receives srq-dry mtu-mismatch roce-version-mismatch qkey-mismatch access-qp \
                         access-mr rd-atomic atomic-misaligned invalid-request length local-protection \
-                        remote-operation cq-overrun srq-error device-gone data-mismatch unknown";
+                        remote-operation cq-overrun srq-error device-gone data-mismatch store-stall unknown";
         let ours: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
         assert_eq!(ours, contract.split_whitespace().collect::<Vec<_>>());
     }

@@ -3,10 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::bench::{Running, config, free_address, node, own_host, report, spinwire, stderr};
+use crate::bench::{
+    PATIENCE, Running, config, free_address, node, own_host, report, spinwire, stderr,
+};
 use crate::killed::under_way;
 
 /// A folder of a test on a disk, removed when dropped.
@@ -92,25 +95,22 @@ struct Pair {
     sets: Vec<String>,
 }
 
-fn target(sets: &[String]) -> Running {
+/// Settings of a target that listens at `address`, in a store of the kind of the config.
+fn settings(wire: &str, address: &str) -> Vec<String> {
+    vec![format!("device.soft0.wire={wire}"), format!("node.target.listen={address}")]
+}
+
+fn target(sets: &[String], more: &[&str]) -> Running {
     let server = config("quickstart-server.toml");
     let mut args = vec!["run", &server, "--json"];
     args.extend(sets.iter().flat_map(|set| ["--set", set.as_str()]));
-    Running::start(&args)
+    Running::start(&[&args[..], more].concat())
 }
 
-impl Pair {
-    /// `file`: the target keeps its blocks in a file of the folder. `load`: more keys of the load.
-    fn start(name: &str, wire: &str, file: bool, load: &str) -> Self {
-        Self::start_with(name, wire, file, load, &[])
-    }
-
-    /// The same, with more arguments of the load.
-    fn start_with(name: &str, wire: &str, file: bool, load: &str, more: &[&str]) -> Self {
-        let folder = Folder::new(name);
-        let address = free_address();
-        let text = format!(
-            r#"
+/// A load of the target at `address`, with more keys and arguments; its config is in the folder.
+fn load(wire: &str, address: &str, folder: &Folder, load: &str, more: &[&str]) -> Running {
+    let text = format!(
+        r#"
 [memory]
 size = "16MiB"
 [device.soft0]
@@ -129,27 +129,39 @@ qps = 2
 depth = 16
 {load}
 "#
-        );
-        let client = folder.0.join("load.toml");
-        fs::write(&client, text).expect("the folder takes files");
-        let wire = format!("device.soft0.wire={wire}");
-        let mut sets = vec![wire.clone(), format!("node.target.listen={address}")];
+    );
+    let client = folder.0.join("load.toml");
+    fs::write(&client, text).expect("the folder takes files");
+    let (client, wire) = (client.display().to_string(), format!("device.soft0.wire={wire}"));
+    Running::start(&[&["run", &client, "--json", "--set", &wire], more].concat())
+}
+
+impl Pair {
+    /// `file`: the target keeps its blocks in a file of the folder. `load`: more keys of the load.
+    fn start(name: &str, wire: &str, file: bool, load: &str) -> Self {
+        Self::start_with(name, wire, file, load, &[])
+    }
+
+    /// The same, with more arguments of the load.
+    fn start_with(name: &str, wire: &str, file: bool, load: &str, more: &[&str]) -> Self {
+        let folder = Folder::new(name);
+        let address = free_address();
+        let mut sets = settings(wire, &address);
         if file {
             let path = folder.0.join("blocks");
             let keys = ["backend=file", "size=32MiB", &format!("path={}", path.display())]
                 .map(|key| format!("node.target.{key}"));
             sets.extend(keys);
         }
-        let target = target(&sets);
-        let client = client.display().to_string();
-        let load = Running::start(&[&["run", &client, "--json", "--set", &wire], more].concat());
+        let target = target(&sets, &[]);
+        let load = self::load(wire, &address, &folder, load, more);
         Self { target, load, folder, sets }
     }
 
     /// Kills the target, and starts it again as it was.
     fn restart_target(&mut self) {
         self.target.kill_and_wait();
-        self.target = target(&self.sets);
+        self.target = target(&self.sets, &[]);
     }
 
     fn path(&self) -> PathBuf {
@@ -219,8 +231,21 @@ fn a_killed_load_is_named_by_its_target() {
 /// A load that is told to end drains and reports; what it has verified counts.
 #[test]
 fn a_load_that_is_told_to_end() {
-    let mut pair = Pair::start("told", "shm", true, "duration = \"1h\"");
-    under_way(&mut pair.load);
+    let runs = Folder::new("told-run");
+    let run = runs.0.join("run").display().to_string();
+    let more = ["--run-dir", &run];
+    let mut pair = Pair::start_with("told", "shm", true, "duration = \"1h\"", &more);
+    // A busy disk may take long until the store is filled, and nothing is read before.
+    let status = runs.0.join("run/status.json");
+    let deadline = Instant::now() + PATIENCE;
+    let works = || {
+        let status: Option<Value> = serde_json::from_slice(&fs::read(&status).ok()?).ok();
+        Some(node(&status?, "load")["messages"].as_u64()? > 0)
+    };
+    while works() != Some(true) {
+        assert!(Instant::now() < deadline, "the load does not work");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     pair.load.signal("-INT");
     let output = pair.load.end();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -345,7 +370,7 @@ fn p24_a_target_that_stood_still_has_its_load_back() {
         let mut pair = Pair::start_with(&name, wire, file, &keys, &SHORT);
         under_way(&mut pair.load);
         pair.target.signal("-STOP");
-        std::thread::sleep(std::time::Duration::from_secs(2));
+        std::thread::sleep(Duration::from_secs(2));
         pair.target.signal("-CONT");
         let output = pair.load.end();
         let made = report(&output);
@@ -389,8 +414,82 @@ fn p24_a_store_that_forgot_is_found_out() {
     let output = pair.load.end();
     assert_eq!(output.status.code(), Some(1));
     let verdict = &report(&output)["verdict"];
-    assert_eq!(verdict["code"], "data-mismatch", "{verdict}");
-    assert!(verdict["evidence"].to_string().contains("started again meanwhile"), "{verdict}");
+    assert_eq!((&verdict["code"], &verdict["owner"]), (&"data-mismatch".into(), &"remote".into()));
+    let summary = verdict["summary"].as_str().unwrap();
+    assert!(summary.contains("was started again, and has lost what it stored"), "{verdict}");
+    assert_eq!(verdict["knob"], "node.target.backend", "{verdict}");
+}
+
+/// P24: a target whose disk hangs says so, and its load has it from the target.
+#[test]
+fn p24_a_disk_that_hangs_is_named_by_both_ends() {
+    for wire in ["shm", "udp"] {
+        let name = format!("disk-{wire}");
+        let (folder, address) = (Folder::new(&name), free_address());
+        let path = folder.0.join("blocks");
+        let set = |key: &str| format!("node.target.{key}");
+        let mut sets = settings(wire, &address);
+        sets.extend(["backend=file", "size=1MiB", "store_timeout=300ms"].map(set));
+        sets.push(set(&format!("path={}", path.display())));
+        let target = target(&sets, &["--fault", "hang target after 200"]);
+        let load = load(wire, &address, &folder, "duration = \"1h\"", &[]);
+        for (end, owner) in [(load, "remote"), (target, "local")] {
+            let output = end.end();
+            assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+            let verdict = report(&output)["verdict"].clone();
+            assert_eq!(
+                (&verdict["code"], &verdict["owner"]),
+                (&"store-stall".into(), &owner.into()),
+                "{verdict}"
+            );
+            let disk = format!("the store of `target`, `{}`, has not", path.display());
+            assert!(verdict["summary"].as_str().unwrap().starts_with(&disk), "{verdict}");
+        }
+    }
+}
+
+/// P24: keep-alives have room of their own: a store that answers nothing for many times their interval, with as many requests
+/// before it as there can be, never causes a reset of the connection. The load ends by the requests' own deadline.
+#[test]
+fn p24_a_blocked_store_never_causes_a_reset_of_the_connection() {
+    for (wire, file) in [("shm", true), ("udp", true), ("shm", false), ("udp", false)] {
+        let name = format!("blocked-{wire}-{file}");
+        let (folder, address) = (Folder::new(&name), free_address());
+        let set = |key: &str| format!("node.target.{key}");
+        let mut sets = settings(wire, &address);
+        if file {
+            sets.extend(["backend=file", "size=1MiB", "store_timeout=5s"].map(set));
+        }
+        let target = target(&sets, &["--fault", "hang target after 200"]);
+        let keys = format!(
+            "duration = \"1h\"\nkeep_alive = \"300ms\"\nrequest_timeout = \"1500ms\"\n{COMES_BACK}"
+        );
+        let run = folder.0.join("run").display().to_string();
+        let output = load(wire, &address, &folder, &keys, &["--run-dir", &run]).end();
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        let made = report(&output);
+        let verdict = &made["verdict"];
+        assert_eq!(
+            (&verdict["code"], &verdict["owner"]),
+            (&"store-stall".into(), &"remote".into()),
+            "{verdict}"
+        );
+        let load = node(&made, "load");
+        assert_eq!((&load["errors"], recoveries(load)), (&32.into(), 0), "{load}");
+        // Each of the two queue pairs went its way up, and nowhere else before it was given up.
+        let args = ["journal", &run, "--json"];
+        let journal = String::from_utf8(spinwire(&args).stdout).expect("text");
+        let to = |line: &str| serde_json::from_str::<Value>(line).ok()?.get("to").cloned();
+        let steps: Vec<Value> = journal.lines().filter_map(to).collect();
+        let count = |state: &str| steps.iter().filter(|to| **to == *state).count();
+        assert_eq!((count("RTS"), count("SQE")), (2, 0), "{journal}");
+        let resets = steps.iter().skip_while(|to| **to != "RTS").filter(|to| **to == "RESET");
+        assert_eq!(resets.count(), 0, "{journal}");
+        // Memory has no limit of its own, since it never hangs by itself.
+        if file {
+            assert_eq!(target.end().status.code(), Some(1), "its client gave up");
+        }
+    }
 }
 
 /// P24: a client with nothing to ask for is not taken for dead: it says that it is there.

@@ -79,7 +79,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub sets: Sets,
     /// Inject a fault: drop|delay T|dup|corrupt [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [count N] [for T] [psn N],
-    /// or flip NODE OFFSET
+    /// or flip NODE OFFSET, or hang NODE [after N]
     #[arg(long = "fault", value_name = "RULE")]
     pub faults: Vec<String>,
     /// Write every frame to this pcapng file

@@ -264,12 +264,12 @@ fn set_target(text: &str) -> Option<(&'static str, String)> {
     Some((what, words.next()?.to_owned()))
 }
 
-/// Which node a fault names: `flip NODE OFFSET`, `… to NODE`, `… from NODE`.
+/// Which node a fault names: `flip NODE OFFSET`, `hang NODE`, `… to NODE`, `… from NODE`.
 fn fault_target(text: &str) -> Option<(&'static str, String)> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let behind = |word: &str| words.iter().position(|other| *other == word);
     let at = match words.first() {
-        Some(&"flip") => 1,
+        Some(&("flip" | "hang")) => 1,
         _ => behind("to").or_else(|| behind("from"))? + 1,
     };
     words.get(at).map(|name| ("node", (*name).to_owned()))
@@ -291,9 +291,10 @@ mod tests {
         let of = |index: usize| addressed(&sets, set_target, tables[index].as_ref(), &tables);
         assert_eq!(of(0), ["device.soft0.wire=udp", "memory.size=1GiB", "node.x.y=1"]);
         assert_eq!(of(1), sets);
-        let faults = ["flip target 7", "drop acks", "dup all from client"].map(str::to_owned);
+        let faults =
+            ["flip target 7", "drop acks", "dup all from client", "hang target"].map(str::to_owned);
         let of = |index: usize| addressed(&faults, fault_target, tables[index].as_ref(), &tables);
-        assert_eq!(of(0), ["flip target 7", "drop acks"]);
+        assert_eq!(of(0), ["flip target 7", "drop acks", "hang target"]);
         assert_eq!(of(1), ["drop acks", "dup all from client"]);
     }
 }

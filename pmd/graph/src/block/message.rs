@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// Version of the messages; another one is refused.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Bytes of every message: short enough to be sent inline by any device.
 pub const MESSAGE_BYTES: usize = MESSAGE_LEN as usize;
 /// The same as operations count.
@@ -133,7 +133,8 @@ pub struct Reply {
     pub sequence: u64,
     /// How it ended.
     pub status: Status,
-    /// With [`Status::Ok`], the blocks that this connection has committed; with [`Status::BadCrc`], the checksum of what
+    /// With [`Status::Ok`], the blocks that this connection has committed, or for [`Operation::KeepAlive`] for how many
+    /// milliseconds the store has had the oldest request of this connection, 0 without one; with [`Status::BadCrc`], the checksum of what
     /// is stored; with [`Status::OutOfRange`], the capacity; with [`Status::Io`] and [`Status::NoSpace`], the error number
     /// of the target's system, if it has one; with [`Status::Short`], the bytes that were there; with
     /// [`Status::Misaligned`], the bytes that ranges are multiples of.
@@ -287,7 +288,7 @@ mod tests {
             crc32c: Some(0xaabb_ccdd),
         };
         let expected = [
-            3, 1, 1, 0, 0xdd, 0xcc, 0xbb, 0xaa, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0,
+            4, 1, 1, 0, 0xdd, 0xcc, 0xbb, 0xaa, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0,
             0x10, 0, 0, 4, 3, 2, 1,
         ];
         assert_eq!(request.encode(), expected);

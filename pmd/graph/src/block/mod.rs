@@ -22,7 +22,7 @@
 //! request's tag, and sends the reply behind it. From a store in memory the client may as well READ what it committed.
 //!
 //! **Keeping alive.** A client that has heard nothing for a while asks for an [`Operation::KeepAlive`], which the target
-//! answers by itself, whatever its store does; depth does not count it. A client says when it opens how long it would be
+//! answers by itself, whatever its store does, and says for how long that has had a request; depth does not count it. A client says when it opens how long it would be
 //! silent at most: a target that hears nothing for twice as long takes it for dead.
 //!
 //! **Ending.** [`Operation::Flush`] makes durable what was committed before. [`Operation::Bye`] flushes and ends the
@@ -38,7 +38,7 @@ pub use message::{
     MESSAGE_BYTES, MESSAGE_LEN, MessageError, Operation, Reply, Request, Status, VERSION,
 };
 pub use open::{BUFFER_BYTES, Held, OPEN_BYTES, Open, Opened, Place};
-pub(crate) use post::{Post, nonsense, refused};
+pub(crate) use post::{Post, forgotten, nonsense, refused, unanswered};
 
 /// What both ends call this protocol when they connect.
 pub const PROTOCOL: &str = "block";

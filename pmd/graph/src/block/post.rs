@@ -1,10 +1,12 @@
 //! A client's requests out, and its replies in.
 
+use std::time::Duration;
+
 use pmd_observe::{Code, Owner};
 use pmd_verbs::endpoint::{Endpoint, Local, LocalKey, Op, Token};
 
 use super::{MESSAGE_BYTES, MESSAGE_LEN, Reply, Request, Status};
-use crate::edge::Line;
+use crate::edge::{Line, Peer};
 use crate::extent::Extent;
 use crate::failure::Failure;
 
@@ -104,6 +106,44 @@ impl Post {
     fn receive(&self, key: LocalKey, number: u32) -> Local {
         self.messages.local(key, u64::from(number) * u64::from(MESSAGE_LEN), MESSAGE_LEN)
     }
+}
+
+/// A request has waited for so long, though the target lives. `store_ms`: for how long the store has had one, as the target
+/// says, if it was asked.
+pub(crate) fn unanswered(
+    line: &Line,
+    node: &str,
+    waited: Duration,
+    store_ms: Option<u64>,
+) -> Failure {
+    let (peer, ms) = (line.peer(), waited.as_millis());
+    let failure = match store_ms {
+        Some(store_ms) if store_ms > 0 => {
+            let summary = format!("the store of {peer} has not answered a request for {ms} ms");
+            Failure::new(Code::StoreStall, Owner::Remote, summary).because(format!(
+                "the target lives, and says that its store had a request for {store_ms} ms"
+            ))
+        }
+        Some(_) => {
+            let summary = format!("{peer} has not answered a request for {ms} ms");
+            Failure::new(Code::ResponderSlow, Owner::Remote, summary)
+                .because("the target lives, and says that its store has no request")
+        }
+        None => {
+            let summary = format!("{peer} has not answered a request for {ms} ms");
+            Failure::new(Code::ResponderSlow, Owner::Remote, summary)
+                .because("the connection stands; the target has not said how its store does")
+        }
+    };
+    failure.turn(format!("node.{node}.request_timeout"))
+}
+
+/// The target was started again, and has not what it had.
+pub(crate) fn forgotten(peer: &Peer) -> Failure {
+    let summary = format!("{peer} was started again, and has lost what it stored");
+    Failure::new(Code::DataMismatch, Owner::Remote, summary)
+        .because("a store in memory, or in a file without a name, ends with its process; one in a named file keeps its blocks")
+        .turn(format!("node.{}.backend", peer.node))
 }
 
 /// The peer does not keep to the protocol.

@@ -130,6 +130,16 @@ pub(crate) fn keep_alive() -> Key {
     .default(limits::KEEP_ALIVE_DEFAULT)
 }
 
+/// The key of a client whose peer asks a store.
+pub(crate) fn request_timeout() -> Key {
+    Key::time(
+        "request_timeout",
+        Duration::ZERO..=limits::STORE_TIMEOUT_MAX,
+        "how long a block may be without its answer, though the target answers that it is there, before the target's store is given up; 0s: for ever",
+    )
+    .default(limits::REQUEST_TIMEOUT_DEFAULT)
+}
+
 /// The next stage.
 pub(crate) fn to() -> Key {
     Key::new("to", Form::Name, "the next stage, on the same lcore").required()

@@ -20,13 +20,15 @@ pub(crate) struct Pulse {
     heard: Option<u64>,
     /// When a sign was asked for that has not come.
     asked: Option<u64>,
+    /// A sign is wanted now, though not for silence.
+    wanted: bool,
 }
 
 impl Pulse {
     /// For a server that may be silent for so long; zero: for ever.
     pub(crate) fn new(keep_alive: Duration) -> Self {
         let half = u64::try_from(keep_alive.as_nanos() / 2).unwrap_or(u64::MAX);
-        Self { half_ns: (half > 0).then_some(half), heard: None, asked: None }
+        Self { half_ns: (half > 0).then_some(half), heard: None, asked: None, wanted: false }
     }
 
     /// The server has answered something.
@@ -41,12 +43,17 @@ impl Pulse {
     pub(crate) fn is_due(&mut self, now: u64) -> bool {
         let Some(half) = self.half_ns else { return false };
         let heard = *self.heard.get_or_insert(now);
-        self.asked.is_none() && now.saturating_sub(heard) >= half
+        self.asked.is_none() && (self.wanted || now.saturating_sub(heard) >= half)
     }
 
     /// It was asked for.
     pub(crate) fn asked(&mut self, now: u64) {
-        self.asked = Some(now);
+        (self.asked, self.wanted) = (Some(now), false);
+    }
+
+    /// Has it asked for soon, for what the server says with it.
+    pub(crate) fn want(&mut self) {
+        self.wanted = true;
     }
 
     /// When the next thing is due.
@@ -157,6 +164,11 @@ mod tests {
         pulse.heard(late + HALF);
         assert_eq!(verdict(&pulse, late + HALF), None);
         assert!(!pulse.is_due(late + HALF));
+        pulse.want();
+        assert!(pulse.is_due(late + HALF));
+        pulse.asked(late + HALF);
+        pulse.heard(late + HALF);
+        assert!(!pulse.is_due(late + HALF), "once");
     }
 
     /// A client has twice the time that it announced: it asks for a sign of life twice as often.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::block::{MESSAGE_BYTES, PROTOCOL};
-use crate::config::keys::keep_alive;
+use crate::config::keys::{keep_alive, request_timeout};
 use crate::config::schema::{Form, Key, Settings};
 use crate::config::transport::Operation;
 use crate::config::units::Size;
@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::limits::{
     BLOCK_MAX, BLOCK_MIN, DEPTH_MAX, LISTEN_CONNECTIONS, LISTEN_DEPTH, LOAD_BLOCK_MIN,
     LOAD_DURATION_MAX, MEMORY_MAX, QPS_MAX, STORE_BUFFERS, STORE_DEPTH, STORE_DEPTH_MAX, STORE_MAX,
+    STORE_TIMEOUT_DEFAULT, STORE_TIMEOUT_MAX,
 };
 use crate::node::block_client::{self, BlockClient};
 use crate::node::block_load::BlockLoad;
@@ -46,7 +47,8 @@ impl Client {
                     Key::flag("verify", "whether every block is read back and compared")
                         .default(true),
                 )
-                .key(keep_alive()),
+                .key(keep_alive())
+                .key(request_timeout()),
         )
     }
 
@@ -175,7 +177,8 @@ impl Load {
                     Key::count("seed", 0..=u64::MAX, "what order and stamps are made from")
                         .default(1_u64),
                 )
-                .key(keep_alive()),
+                .key(keep_alive())
+                .key(request_timeout()),
         )
     }
 
@@ -291,6 +294,15 @@ impl Target {
                         "memory between clients and file: blocks in flight, over all of them",
                     )
                     .default(STORE_BUFFERS)
+                    .only_when("backend", "file"),
+                )
+                .key(
+                    Key::time(
+                        "store_timeout",
+                        Duration::ZERO..=STORE_TIMEOUT_MAX,
+                        "how long a request may be at the file before it counts as one that hangs, and the target ends; 0s: for ever",
+                    )
+                    .default(STORE_TIMEOUT_DEFAULT)
                     .only_when("backend", "file"),
                 ),
         )

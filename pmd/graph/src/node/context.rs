@@ -41,6 +41,7 @@ pub(crate) struct Inherited<'a> {
     pub(crate) inlet: Option<Inlet>,
     pub(crate) outlet: Option<Outlet>,
     pub(crate) flips: Vec<u64>,
+    pub(crate) hang: Option<u64>,
     pub(crate) memory_size: u64,
     pub(crate) live: &'a Live,
     pub(crate) home: Home,
@@ -57,6 +58,7 @@ pub struct NodeContext<'a> {
     inlet: RefCell<Option<Inlet>>,
     outlet: RefCell<Option<Outlet>>,
     flips: Vec<u64>,
+    hang: Option<u64>,
     memory_size: u64,
     live: &'a Live,
     home: Home,
@@ -70,8 +72,18 @@ impl std::fmt::Debug for NodeContext<'_> {
 
 impl<'a> NodeContext<'a> {
     pub(crate) fn new(index: usize, plan: &'a NodePlan, inherited: Inherited<'a>) -> Self {
-        let Inherited { memory, device, edges, inlet, outlet, flips, memory_size, live, home } =
-            inherited;
+        let Inherited {
+            memory,
+            device,
+            edges,
+            inlet,
+            outlet,
+            flips,
+            hang,
+            memory_size,
+            live,
+            home,
+        } = inherited;
         Self {
             index,
             plan,
@@ -81,6 +93,7 @@ impl<'a> NodeContext<'a> {
             inlet: RefCell::new(inlet),
             outlet: RefCell::new(outlet),
             flips,
+            hang,
             memory_size,
             live,
             home,
@@ -173,6 +186,11 @@ impl<'a> NodeContext<'a> {
     /// Offsets of stored bytes that a fault asks it to flip.
     pub fn flips(&self) -> &[u64] {
         &self.flips
+    }
+
+    /// The requests that its store still answers, where a fault asks for one that hangs.
+    pub(crate) fn hang(&self) -> Option<u64> {
+        self.hang
     }
 
     /// `memory.size` of this process, in bytes.

@@ -13,6 +13,7 @@ pub(crate) mod block_load;
 pub(crate) mod block_target;
 pub(crate) mod clientele;
 pub(crate) mod crc32c;
+pub(crate) mod deadline;
 pub(crate) mod discovery;
 pub(crate) mod file_source;
 pub(crate) mod generator;

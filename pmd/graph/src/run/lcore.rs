@@ -11,11 +11,10 @@ use pmd_observe::Latency;
 
 use super::memory::LcoreMemory;
 use super::survey::Seat;
-use super::{NodeNotStarted, OpenDevice};
+use super::{NodeNotStarted, OpenDevice, StoreFaults};
 use crate::device::{Device, DeviceLcore};
 use crate::edge::Home;
 use crate::failure::Failure;
-use crate::fault::Flip;
 use crate::limits::LINK_DEPTH;
 use crate::node::{
     Counts, Edges, Hosted, Inherited, Live, NodeContext, NodeResult, Place, Record, Recoveries,
@@ -31,7 +30,7 @@ struct Start {
     /// Device, index in the plan, and the lcore's number there.
     devices: Vec<(Arc<dyn Device>, usize, u32)>,
     edges: HashMap<usize, Edges>,
-    flips: Vec<Flip>,
+    stores: StoreFaults,
     live: Vec<Arc<Live>>,
     seat: Option<Seat>,
     results: Sender<NodeResult>,
@@ -53,7 +52,7 @@ pub(super) fn starts(
     plan: &Arc<Plan>,
     devices: &[OpenDevice],
     memory: Vec<LcoreMemory>,
-    flips: &[Flip],
+    stores: &StoreFaults,
     ties: Ties,
 ) -> Vec<LcoreSpec> {
     let Ties { edges, live, seats, results } = ties;
@@ -74,7 +73,7 @@ pub(super) fn starts(
                 })
                 .collect(),
             edges: nodes.filter_map(|node| Some((node, edges[node].take()?))).collect(),
-            flips: flips.to_vec(),
+            stores: stores.clone(),
             live: live.clone(),
             seat,
             results: results.clone(),
@@ -118,6 +117,7 @@ impl Start {
                 inlet: inlets.remove(&index).and_then(Inlet::join),
                 outlet: outlets.remove(&index),
                 flips: self.flips_of(index),
+                hang: self.hang_of(index),
                 memory_size: plan.memory.size.get(),
                 live: &live,
                 home,
@@ -159,8 +159,14 @@ impl Start {
 
     fn flips_of(&self, node: usize) -> Vec<u64> {
         let name = &self.plan.nodes[node].name;
-        let flips = self.flips.iter().filter(|flip| flip.node == *name);
+        let flips = self.stores.flips.iter().filter(|flip| flip.node == *name);
         flips.map(|flip| flip.offset).collect()
+    }
+
+    /// The requests after which the node's store is to hang: the least of several.
+    fn hang_of(&self, node: usize) -> Option<u64> {
+        let name = &self.plan.nodes[node].name;
+        self.stores.hangs.iter().filter(|hang| hang.node == *name).map(|hang| hang.after).min()
     }
 
     fn not_started(&self, index: usize, context: &Context, failure: Failure) -> NodeNotStarted {

@@ -27,7 +27,7 @@ use thiserror::Error;
 use crate::config::Peer;
 use crate::device::{Device, DeviceError, DeviceRequest};
 use crate::failure::{Failure, advised};
-use crate::fault::{self, Fault, FaultError, Flip};
+use crate::fault::{self, Fault, FaultError, Flip, Hang};
 use crate::limits::DRAIN;
 use crate::node::{Edges, Live, NodeResult};
 use crate::plan::Plan;
@@ -120,13 +120,20 @@ struct OpenDevice {
     lcores: Vec<usize>,
 }
 
+/// The faults that concern what nodes store.
+#[derive(Clone, Debug, Default)]
+struct StoreFaults {
+    flips: Vec<Flip>,
+    hangs: Vec<Hang>,
+}
+
 /// Runs a pipeline until its sources are drained and its edges settled, or it is told to end, or something fails.
 ///
 /// # Errors
 /// [`RunError`], before anything has run.
 pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<Report, RunError> {
     let RunOptions { duration, faults, capture, record, run_dir, interrupt, watcher } = options;
-    let (flips, packets) = sort(plan, faults)?;
+    let (stores, packets) = sort(plan, faults)?;
     let outlets = Outlets::open(run_dir.clone(), plan.observe.listen)
         .map_err(|(address, source)| RunError::Observe { address, source })?;
     let (memory, regions) = memory::reserve(plan)?;
@@ -138,7 +145,7 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
     let (results, inbox) = mpsc::channel();
     let (seats, askers) = seats(&plan, &devices, outlets.is_any());
     let ties = Ties { edges: edges(&plan), live: live.clone(), seats, results };
-    let starts = lcore::starts(&plan, &devices, memory, &flips, ties);
+    let starts = lcore::starts(&plan, &devices, memory, &stores, ties);
     let began = Instant::now();
     let running = pmd_lcore::spawn(starts, clock)?;
     let stats = running.lcores().iter().map(|lcore| lcore.reader()).collect();
@@ -214,16 +221,17 @@ fn fault_reports(devices: &[OpenDevice], plan: &Plan) -> Vec<FaultReport> {
 }
 
 /// Which faults concern nodes, and which the frames of devices.
-fn sort(plan: &Plan, faults: Vec<Fault>) -> Result<(Vec<Flip>, Vec<FaultText>), FaultError> {
-    let (mut flips, mut packets) = (Vec::new(), Vec::new());
+fn sort(plan: &Plan, faults: Vec<Fault>) -> Result<(StoreFaults, Vec<FaultText>), FaultError> {
+    let (mut stores, mut packets) = (StoreFaults::default(), Vec::new());
     for fault in faults {
         fault.check(plan)?;
         match fault {
-            Fault::Flip(flip) => flips.push(flip),
+            Fault::Flip(flip) => stores.flips.push(flip),
+            Fault::Hang(hang) => stores.hangs.push(hang),
             Fault::Packet(packet) => packets.push(packet),
         }
     }
-    Ok((flips, packets))
+    Ok((stores, packets))
 }
 
 fn open(

@@ -176,6 +176,50 @@ fn fails(report: &Report, code: Code, owner: Owner, words: &[&str]) {
     }
 }
 
+/// A disk that hangs: the target says which, and by its word the load says the same of its peer.
+#[test]
+fn p24_a_store_that_hangs_is_named_by_its_target() {
+    let store = Store::new("hangs", MIB);
+    let target = store.keys("store_timeout = \"150ms\"");
+    for after in [0, 100] {
+        let faults = vec![format!("hang target after {after}").parse().unwrap()];
+        let options = RunOptions { faults, ..RunOptions::default() };
+        let report = play_with(&storage("", "duration = \"1h\"", &target), options);
+        let path = format!("the store of `target`, `{}`, has not answered a", store.0.display());
+        let words = [&*path, "32 requests are in flight there", "node.target.store_timeout"];
+        fails(&report, Code::StoreStall, Owner::Local, &words);
+        // What was answered counts, what was not is an error, once each.
+        let (load, served) = (node(&report, "load"), node(&report, "target"));
+        assert_eq!((served.messages, load.errors), (after, 32), "{report}");
+        assert_eq!(load.messages, after.saturating_sub(BLOCKS), "{report}");
+    }
+}
+
+/// The same where the target waits for its disk for ever: its clients do not. Keep-alives are answered all the while, and
+/// say for how long the store has had a request.
+#[test]
+fn p24_a_store_that_hangs_is_given_up_by_its_clients() {
+    let keys = "request_timeout = \"200ms\"\nkeep_alive = \"100ms\"";
+    let input = Input::new("hangs", 300_001);
+    for target in ["", "backend = \"file\"\nsize = \"1MiB\"\nstore_timeout = \"0s\""] {
+        let load = storage("", &format!("duration = \"1h\"\n{keys}"), target);
+        let client = pipeline(&input, "", "", keys, target);
+        for (text, name) in [(load, "load"), (client, "client")] {
+            // One of them is enough, while others are answered.
+            let faults = vec!["hang target after 3".parse().unwrap()];
+            let options = RunOptions { faults, ..RunOptions::default() };
+            let report = play_with(&text, options);
+            let knob = format!("node.{name}.request_timeout");
+            let words = [
+                "the store of `target` has not answered a request for",
+                "the target lives, and says that its store had a request for",
+                &knob,
+            ];
+            fails(&report, Code::StoreStall, Owner::Remote, &words);
+        }
+    }
+}
+
 #[test]
 fn direct_io_that_does_not_fit() {
     let store = Store::new("unaligned", MIB);

@@ -91,6 +91,8 @@ impl BlockClient {
         // A lost sign of life would prove nothing; there, blocks are waited for instead.
         let reliable = cx.is_reliable();
         let keep_alive = if reliable { settings.time("keep_alive") } else { Duration::ZERO };
+        let request_timeout =
+            if reliable { settings.time("request_timeout") } else { Duration::ZERO };
         let dials = cx.dials(PROTOCOL, queues(depth))?;
         let stride = stride(cx.flow().block);
         let open = Open {
@@ -122,6 +124,7 @@ impl BlockClient {
                 // Over an unreliable transport nothing tells that a reply was lost.
                 patience: (!reliable).then_some(LOST_AFTER),
                 keep_alive,
+                request_timeout,
             };
             Ok(Lane::Dialing(Box::new(Dialed { dial, part, before: None })))
         };

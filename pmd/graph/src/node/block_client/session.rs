@@ -7,11 +7,14 @@ use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Rights, Set
 
 use super::slots::{Slots, Stage};
 use super::{MORE_REQUESTS, nanoseconds};
-use crate::block::{Held, Opened, Operation, Place, Post, Request, Status, nonsense, refused};
+use crate::block::{
+    Held, Opened, Operation, Place, Post, Request, Status, forgotten, nonsense, refused, unanswered,
+};
 use crate::edge::{Change, Dial, Line, Peer, Pulse};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::node::Record;
+use crate::node::deadline::{Deadline, Late};
 use crate::stream::Block;
 
 /// What an operation was submitted for, in the upper half of its token; the lower half is a number.
@@ -50,6 +53,8 @@ pub(super) struct Part {
     pub(super) patience: Option<Duration>,
     /// How long the target may be silent.
     pub(super) keep_alive: Duration,
+    /// How long a block may be without its answer.
+    pub(super) request_timeout: Duration,
 }
 
 impl Part {
@@ -81,6 +86,9 @@ pub(super) struct Session {
     sequence: u64,
     goodbye: Goodbye,
     pulse: Pulse,
+    deadline: Deadline,
+    /// For how long the target's store had a request, in milliseconds, when the target said so last.
+    store_ms: Option<u64>,
     /// Where the target stores.
     held: Held,
     /// Whether it has stored anything.
@@ -158,6 +166,8 @@ impl Session {
             gone: false,
             goodbye: Goodbye::Unsaid,
             pulse: Pulse::new(part.keep_alive),
+            deadline: Deadline::new(part.request_timeout),
+            store_ms: None,
             settled: Vec::with_capacity((caps.depth + caps.recv_depth) as usize),
             part,
             line,
@@ -229,6 +239,7 @@ impl Session {
                     self.slots.begin_again();
                     self.goodbye = Goodbye::Unsaid;
                     self.pulse.heard(now);
+                    self.deadline.renew(now);
                 }
                 Change::Recovered { took_ns } => record.recovered(took_ns),
                 Change::PeerGone => self.gone = true,
@@ -286,7 +297,9 @@ impl Session {
         let reply = self.part.patience.zip(self.slots.oldest());
         let reply = reply.map(|(wait, began)| began.saturating_add(nanoseconds(wait)));
         let pulse = self.pulse.next_timeout().filter(|_| self.line.is_up());
-        [reply, pulse, self.line.next_timeout()].into_iter().flatten().min()
+        let waits = self.line.is_up() && self.slots.in_flight() > 0;
+        let deadline = self.deadline.next_timeout().filter(|_| waits);
+        [reply, pulse, deadline, self.line.next_timeout()].into_iter().flatten().min()
     }
 
     /// Submits what is ready, until the queue is full.
@@ -349,10 +362,21 @@ impl Session {
         Ok(())
     }
 
-    /// Asks a silent target for a sign of life, and gives it up when none comes.
+    /// Asks a silent target for a sign of life, and gives it up when none comes, or no answer of its store.
     fn keep_alive(&mut self, now: u64) -> Result<(), Failure> {
         if !self.line.is_up() {
             return Ok(());
+        }
+        match self.deadline.look(now, || self.slots.oldest()) {
+            Late::Yes(waited) => {
+                let node = &self.part.node;
+                return Err(unanswered(&self.line, node, waited, self.store_ms));
+            }
+            Late::Perhaps => {
+                self.store_ms = None;
+                self.pulse.want();
+            }
+            Late::No => {}
         }
         if self.pulse.is_due(now) {
             let sequence = self.sequence + 1;
@@ -404,6 +428,7 @@ impl Session {
         let reply = self.part.post.take(&mut self.line, now, self.key, (number, len), token)?;
         self.pulse.heard(now);
         if reply.operation == Operation::KeepAlive {
+            self.store_ms = Some(reply.value);
             return Ok(());
         }
         if reply.operation == Operation::Bye {
@@ -491,12 +516,4 @@ impl Session {
     fn nonsense(&self, what: &str) -> Failure {
         nonsense(&self.line, what)
     }
-}
-
-/// The target was started again, and has not what it had.
-fn forgotten(peer: &Peer) -> Failure {
-    let summary = format!("{peer} was started again, and has lost what it stored");
-    Failure::new(Code::DataMismatch, Owner::Remote, summary)
-        .because("a store in memory, or in a file without a name, ends with its process; one in a named file keeps its blocks")
-        .turn(format!("node.{}.backend", peer.node))
 }

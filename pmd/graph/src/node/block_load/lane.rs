@@ -8,12 +8,15 @@ use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Rights, Set
 
 use super::stamp::Stamps;
 use super::workload::{Action, Phase, Step, Workload};
-use crate::block::{Held, Opened, Operation, Place, Post, Request, Status, nonsense, refused};
+use crate::block::{
+    Held, Opened, Operation, Place, Post, Request, Status, forgotten, nonsense, refused, unanswered,
+};
 use crate::edge::{Change, Dial, Line, Peer, Pulse};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::node::Record;
 use crate::node::block_client::MORE_REQUESTS;
+use crate::node::deadline::{Deadline, Late};
 
 /// Marks the token of a receive; the others name their slot.
 const RECEIVE: u64 = 1 << 32;
@@ -25,6 +28,10 @@ pub(super) struct Part {
     pub(super) node: String,
     /// How long the target may be silent.
     pub(super) keep_alive: Duration,
+    /// How long a block may be without its answer.
+    pub(super) request_timeout: Duration,
+    /// Whether it matters what is stored.
+    pub(super) verify: bool,
     pub(super) post: Post,
     /// A buffer for each request in flight.
     pub(super) blocks: Extent,
@@ -59,6 +66,9 @@ pub(super) struct Lane {
     pending: Pending,
     goodbye: Goodbye,
     pulse: Pulse,
+    deadline: Deadline,
+    /// For how long the target's store had a request, in milliseconds, when the target said so last.
+    store_ms: Option<u64>,
     /// The target's process is gone, and can be dialled again.
     gone: bool,
     settled: Vec<Settled>,
@@ -72,8 +82,8 @@ pub(super) struct Pending {
     ready: VecDeque<u32>,
     /// Requests made so far.
     sequence: u64,
-    /// The target was another process before: a store in memory has begun empty since.
-    restarted: bool,
+    /// Whether the target has stored anything.
+    has_stored: bool,
     /// Bytes that the target has granted.
     capacity: u64,
     /// Where the target has them.
@@ -113,7 +123,7 @@ impl Pending {
             free: (0..depth).rev().collect(),
             ready: VecDeque::with_capacity(depth as usize),
             sequence: 0,
-            restarted: false,
+            has_stored: false,
             capacity,
             held: None,
         }
@@ -122,6 +132,12 @@ impl Pending {
     /// Requests that are not done.
     pub(super) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// When the oldest was begun that is not answered.
+    fn oldest(&self) -> Option<u64> {
+        let waits = self.slots.iter().filter(|slot| slot.stage != Stage::Settle);
+        waits.map(|slot| slot.began).min()
     }
 
     /// What the target had for them.
@@ -187,6 +203,12 @@ impl Lane {
             let had = format!("{} requests in flight and {} bytes before", had.0, had.1);
             return Err(Failure::new(Code::Length, Owner::Config, summary).because(had));
         }
+        if part.verify
+            && pending.has_stored
+            && pending.held.is_some_and(|held| held != granted.held)
+        {
+            return Err(forgotten(line.peer()));
+        }
         let caps = line.caps();
         Ok(Self {
             messages_key,
@@ -198,6 +220,8 @@ impl Lane {
             pending,
             goodbye: Goodbye::Unsaid,
             pulse: Pulse::new(part.keep_alive),
+            deadline: Deadline::new(part.request_timeout),
+            store_ms: None,
             gone: false,
             settled: Vec::with_capacity((caps.depth + caps.recv_depth) as usize),
             part,
@@ -235,8 +259,8 @@ impl Lane {
 
     /// Dials the target again, whose process is gone, with what is still asked of it.
     pub(super) fn redial(self) -> Option<(Dial, Part, Pending)> {
-        let (restarted, held) = (true, Some(self.held));
-        Some((self.line.redial()?, self.part, Pending { restarted, held, ..self.pending }))
+        let held = Some(self.held);
+        Some((self.line.redial()?, self.part, Pending { held, ..self.pending }))
     }
 
     /// Hears what has become of a connection that broke: what was not answered is asked again, since a block may be written
@@ -253,6 +277,7 @@ impl Lane {
                     self.pending.ask_again();
                     self.goodbye = Goodbye::Unsaid;
                     self.pulse.heard(now);
+                    self.deadline.renew(now);
                 }
                 Change::Recovered { took_ns } => record.recovered(took_ns),
                 Change::PeerGone => self.gone = true,
@@ -267,8 +292,11 @@ impl Lane {
     }
 
     pub(super) fn next_timeout(&self) -> Option<u64> {
-        let pulse = self.pulse.next_timeout().filter(|_| self.line.is_up());
-        pulse.into_iter().chain(self.line.next_timeout()).min()
+        let up = self.line.is_up();
+        let pulse = self.pulse.next_timeout().filter(|_| up);
+        let waits = up && self.in_flight() > 0;
+        let deadline = self.deadline.next_timeout().filter(|_| waits);
+        [pulse, deadline, self.line.next_timeout()].into_iter().flatten().min()
     }
 
     /// Takes in what was done, and begins as much as there is room for. Returns how much was found.
@@ -298,10 +326,21 @@ impl Lane {
         Ok(found)
     }
 
-    /// Asks a silent target for a sign of life, and gives it up when none comes.
+    /// Asks a silent target for a sign of life, and gives it up when none comes, or no answer of its store.
     fn keep_alive(&mut self, now: u64) -> Result<(), Failure> {
         if !self.line.is_up() {
             return Ok(());
+        }
+        match self.deadline.look(now, || self.pending.oldest()) {
+            Late::Yes(waited) => {
+                let node = &self.part.node;
+                return Err(unanswered(&self.line, node, waited, self.store_ms));
+            }
+            Late::Perhaps => {
+                self.store_ms = None;
+                self.pulse.want();
+            }
+            Late::No => {}
         }
         if self.pulse.is_due(now) {
             let tag = u32::try_from(self.pending.slots.len()).unwrap_or(u32::MAX).saturating_add(1);
@@ -420,6 +459,7 @@ impl Lane {
         let reply = post.take(&mut self.line, now, self.messages_key, (number, len), token)?;
         self.pulse.heard(now);
         if reply.operation == Operation::KeepAlive {
+            self.store_ms = Some(reply.value);
             return Ok(());
         }
         if reply.operation == Operation::Bye {
@@ -459,6 +499,7 @@ impl Lane {
             shared.record.latency(now.saturating_sub(began));
             shared.record.message(now, block);
         }
+        self.pending.has_stored |= step.action == Action::Write;
         shared.workload.done(&step);
         if in_flight == 0 {
             self.pending.free.push(reply.tag);
@@ -470,12 +511,6 @@ impl Lane {
         let (block, peer) = (self.part.block, self.line.peer());
         let offset = number * u64::from(block);
         let place = format!("in the block of {block} bytes at {offset}, read from {peer}");
-        let failure = Failure::new(Code::DataMismatch, Owner::Remote, wrong).because(place);
-        match self.pending.restarted {
-            true => failure.because(
-                "the target was started again meanwhile, and a store in memory begins empty",
-            ),
-            false => failure,
-        }
+        Failure::new(Code::DataMismatch, Owner::Remote, wrong).because(place)
     }
 }

@@ -63,6 +63,8 @@ impl BlockLoad {
         let width = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         let dials = cx.dials(PROTOCOL, queues(depth))?;
         let keep_alive = settings.time("keep_alive");
+        let request_timeout = settings.time("request_timeout");
+        let verify = settings.flag("verify");
         let span = settings.size_opt("span").map(|span| span.get());
         let open = Open {
             session: pmd_mem::os_entropy(),
@@ -83,6 +85,8 @@ impl BlockLoad {
             let part = Part {
                 node: cx.name().to_owned(),
                 keep_alive,
+                request_timeout,
+                verify,
                 post: Post::new(share(&messages, message_bytes(depth))?),
                 blocks: share(&blocks, depth * stride(block))?,
                 stride: stride(block),

@@ -1,6 +1,7 @@
 //! The clients of a target, and what they share.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use pmd_block::Done;
 use pmd_lcore::Doorbells;
@@ -19,6 +20,7 @@ use crate::failure::Failure;
 use crate::limits::{LISTEN_DEPTH, STORE_DEPTH_MAX};
 use crate::node::block_client::MORE_REQUESTS;
 use crate::node::clientele::Clientele;
+use crate::node::deadline::{Deadline, Late};
 use crate::node::{NodeContext, Record};
 use crate::plan::demand::Queues;
 
@@ -34,6 +36,8 @@ pub(super) struct Hall {
     /// By the session's own number.
     sessions: HashMap<u64, Session>,
     flips: Vec<u64>,
+    /// How long a request may be at the store.
+    deadline: Deadline,
     memory_size: u64,
     pub(super) clientele: Clientele,
 }
@@ -55,6 +59,8 @@ struct Place {
 /// A connection that has ended while the store still works on its requests: until then, its memory is nobody else's.
 struct Closing {
     at_store: u32,
+    /// Since when the store has the oldest of them.
+    since: u64,
     failure: Option<Failure>,
 }
 
@@ -92,6 +98,7 @@ impl Hall {
             places: Vec::new(),
             sessions: HashMap::new(),
             flips: cx.flips().to_vec(),
+            deadline: Deadline::new(store_timeout(cx)),
             memory_size: cx.memory_size(),
             clientele: Clientele::build(cx),
         })
@@ -142,13 +149,16 @@ impl Hall {
             }
         }
         self.vault.start()?;
-        Ok(work)
+        match self.deadline.look(now, || oldest(&self.places)) {
+            Late::Yes(waited) => Err(self.vault.stalls(waited)),
+            Late::No | Late::Perhaps => Ok(work),
+        }
     }
 
     /// Takes in what the store has done.
     fn hear_the_store(&mut self, now: u64, record: &mut Record) -> Result<usize, Failure> {
         let mut ended = std::mem::take(&mut self.done);
-        self.vault.poll(now, &mut ended)?;
+        self.vault.poll(&mut ended)?;
         let work = ended.len();
         for done in ended.drain(..) {
             let (key, tag) = serving::names(done.token);
@@ -197,15 +207,19 @@ impl Hall {
     pub(super) fn next_timeout(&self) -> Option<u64> {
         let places = self.places.iter().flatten();
         let serving = places.filter_map(|place| place.serving.as_ref()?.next_timeout());
-        serving.chain(self.vault.next_timeout()).min()
+        // Nobody has to look while nothing is there.
+        let store = self.deadline.next_timeout().filter(|_| oldest(&self.places).is_some());
+        serving.chain(store).min()
     }
 
     /// A connection has ended; what it has at the store ends first.
     fn release(&mut self, key: usize, failure: Option<Failure>) {
         let Some(place) = &mut self.places[key] else { return };
-        let at_store = place.serving.take().map_or(0, |serving| serving.at_store());
+        let serving = place.serving.take();
+        let since = serving.as_ref().and_then(Serving::oldest).unwrap_or(u64::MAX);
+        let at_store = serving.map_or(0, |serving| serving.at_store());
         if at_store > 0 {
-            place.closing = Some(Closing { at_store, failure });
+            place.closing = Some(Closing { at_store, since, failure });
         } else {
             self.leave(key, failure);
         }
@@ -339,6 +353,21 @@ impl Hall {
         };
         Ok(opened.encode())
     }
+}
+
+/// Since when the store has the oldest request of all.
+fn oldest(places: &[Option<Place>]) -> Option<u64> {
+    let places = places.iter().flatten();
+    let since = places.filter_map(|place| match (&place.serving, &place.closing) {
+        (Some(serving), _) => serving.oldest(),
+        (None, closing) => closing.as_ref().map(|closing| closing.since),
+    });
+    since.min()
+}
+
+/// A store in memory has done everything at once.
+fn store_timeout(cx: &NodeContext<'_>) -> Duration {
+    cx.settings().time_opt("store_timeout").unwrap_or(Duration::ZERO)
 }
 
 impl Host for Hall {

@@ -1,6 +1,7 @@
 //! `block-target`: holds the blocks that clients write and read.
 
 mod hall;
+mod hung;
 mod serving;
 mod store;
 mod vault;

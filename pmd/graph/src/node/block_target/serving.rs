@@ -72,10 +72,18 @@ pub(super) struct Serving {
 #[derive(Clone, Copy, Debug, Default)]
 struct Job {
     request: Option<Request>,
+    /// When it was first given to the store.
+    since: u64,
     /// The connection broke since: nobody waits for the answer.
     stale: bool,
     /// What the tag is used for since; it waits until the store has done with the tag's buffer.
     next: Option<Request>,
+}
+
+impl Job {
+    fn of(request: &Request, since: u64) -> Self {
+        Self { request: Some(*request), since, ..Self::default() }
+    }
 }
 
 /// A reply, and what goes before it.
@@ -156,6 +164,11 @@ impl Serving {
         self.at_store
     }
 
+    /// Since when the store has, or is to have, the oldest request that is not answered.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.jobs.iter().filter(|job| job.request.is_some()).map(|job| job.since).min()
+    }
+
     pub(super) fn next_timeout(&self) -> Option<u64> {
         let leaving = match self.goodbye {
             Goodbye::Answered(since) => Some(since.saturating_add(leave_wait())),
@@ -200,8 +213,9 @@ impl Serving {
         for _ in 0..self.waiting.len() {
             let Some(tag) = self.waiting.pop_front() else { break };
             let job = self.jobs.get_mut(tag as usize);
-            if let Some(request) = job.and_then(|job| job.request.take()) {
-                self.hand_over(now, key, &request, vault, record);
+            let job = job.and_then(|job| Some((job.request.take()?, job.since)));
+            if let Some((request, since)) = job {
+                self.hand_over((now, since), key, &request, vault, record);
             }
         }
         for settled in settled.drain(..) {
@@ -308,8 +322,9 @@ impl Serving {
             return Ok(());
         }
         if request.operation == Operation::KeepAlive {
-            // The store has nothing to do with it.
-            self.give(now, request, (Status::Ok, self.committed), None);
+            // The store has nothing to do with it; how it does is what the client may ask for.
+            let waits = self.oldest().map_or(0, |since| now.saturating_sub(since) / 1_000_000);
+            self.give(now, request, (Status::Ok, waits), None);
             return Ok(());
         }
         if request.operation == Operation::Commit {
@@ -324,7 +339,7 @@ impl Serving {
             }
             flip(request, &self.shelf.memory, at, flips)?;
         }
-        self.hand_over(now, key, request, vault, record);
+        self.hand_over((now, now), key, request, vault, record);
         Ok(())
     }
 
@@ -360,10 +375,10 @@ impl Serving {
         }
     }
 
-    /// Gives a request to the store.
+    /// Gives a request to the store, which it is waiting for since `since`.
     fn hand_over(
         &mut self,
-        now: u64,
+        (now, since): (u64, u64),
         key: usize,
         request: &Request,
         vault: &mut Vault,
@@ -379,11 +394,11 @@ impl Serving {
         match vault.submit(kind, range, (&self.shelf.memory, at), name) {
             Ok(Submitted::Done) => self.finish(now, request, record),
             Ok(Submitted::Pending) => {
-                self.jobs[request.tag as usize].request = Some(*request);
+                self.jobs[request.tag as usize] = Job::of(request, since);
                 self.at_store += 1;
             }
             Err(StoreError::Full) => {
-                self.jobs[request.tag as usize].request = Some(*request);
+                self.jobs[request.tag as usize] = Job::of(request, since);
                 self.waiting.push_back(request.tag);
             }
             Err(StoreError::OutOfRange) => {

@@ -10,17 +10,20 @@ use pmd_block::{
 use pmd_lcore::Doorbells;
 use pmd_observe::{Code, Owner};
 
+use super::hung::Hung;
 use super::store::Store;
 use crate::block::{BUFFER_BYTES, Place};
 use crate::config::schema::Settings;
 use crate::extent::Extent;
 use crate::failure::Failure;
-use crate::limits::{STORE_UNNAMED, STORE_WAIT};
+use crate::limits::STORE_UNNAMED;
 use crate::node::NodeContext;
 
 /// A store, and who has which part of it.
 pub(super) struct Vault {
     name: String,
+    /// What people know it by.
+    label: String,
     backend: Box<dyn Backend>,
     /// The store itself, or buffers.
     memory: Extent,
@@ -30,24 +33,31 @@ pub(super) struct Vault {
     buffers: Store,
     /// The store's own number: another one when what was stored is gone.
     number: u64,
-    /// Since when nothing has ended, while something is in flight.
-    quiet: Option<u64>,
 }
 
 impl Vault {
     pub(super) fn build(cx: &NodeContext<'_>) -> Result<Self, Failure> {
         let settings = cx.settings();
-        let (memory, backend): (Extent, Box<dyn Backend>) = match settings.text("backend") {
-            "file" => {
-                let memory = cx.extent("buffers");
-                let backend = open(cx.name(), settings, &memory)?;
-                (memory, Box::new(backend))
-            }
-            _ => {
-                let memory = cx.extent("storage");
-                let backend = Memory::new(memory.len());
-                (memory, Box::new(backend))
-            }
+        let (memory, backend, label): (Extent, Box<dyn Backend>, String) =
+            match settings.text("backend") {
+                "file" => {
+                    let memory = cx.extent("buffers");
+                    let backend = open(cx.name(), settings, &memory)?;
+                    let label = match backend.identity() {
+                        Some(_) => format!("`{}`", backend.path().display()),
+                        None => format!("a file without a name in `{}`", backend.path().display()),
+                    };
+                    (memory, Box::new(backend), label)
+                }
+                _ => {
+                    let memory = cx.extent("storage");
+                    let backend = Memory::new(memory.len());
+                    (memory, Box::new(backend), "its memory".to_owned())
+                }
+            };
+        let backend = match cx.hang() {
+            Some(after) => Box::new(Hung::new(backend, after)),
+            None => backend,
         };
         Ok(Self {
             name: cx.name().to_owned(),
@@ -56,7 +66,7 @@ impl Vault {
             number: backend.identity().unwrap_or_else(pmd_mem::os_entropy),
             backend,
             memory,
-            quiet: None,
+            label,
         })
     }
 
@@ -138,29 +148,26 @@ impl Vault {
     }
 
     /// Adds what has ended to `done`.
-    pub(super) fn poll(&mut self, now: u64, done: &mut Vec<Done>) -> Result<(), Failure> {
+    pub(super) fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), Failure> {
         let ended = self.backend.poll(&mut |ended| done.push(ended));
-        ended.map_err(|error| self.failed(&error))?;
-        if !done.is_empty() || self.backend.in_flight() == 0 {
-            self.quiet = None;
-        } else if now.saturating_sub(*self.quiet.get_or_insert(now)) >= nanoseconds(STORE_WAIT) {
-            let (name, wait) = (&self.name, STORE_WAIT.as_secs());
-            let summary = format!("the store of `{name}` has not answered for {wait} s");
-            return Err(Failure::local(summary)
-                .because(format!("{} requests are in flight", self.backend.in_flight())));
-        }
-        Ok(())
+        ended.map(drop).map_err(|error| self.failed(&error))
+    }
+
+    /// It has a request for so long, and does not answer it.
+    pub(super) fn stalls(&self, waited: Duration) -> Failure {
+        let (name, label, ms) = (&self.name, &self.label, waited.as_millis());
+        let summary =
+            format!("the store of `{name}`, {label}, has not answered a request for {ms} ms");
+        Failure::new(Code::StoreStall, Owner::Local, summary)
+            .because(format!("{} requests are in flight there", self.backend.in_flight()))
+            .because("the process itself runs: the disk, or what lies between, does not answer")
+            .turn(format!("node.{name}.store_timeout"))
     }
 
     pub(super) fn arm<'a>(&'a self, doorbells: &mut Doorbells<'a>) {
         if let Some(fd) = self.backend.fd() {
             doorbells.watch(fd);
         }
-    }
-
-    /// When the store will have been silent for too long.
-    pub(super) fn next_timeout(&self) -> Option<u64> {
-        self.quiet.map(|since| since.saturating_add(nanoseconds(STORE_WAIT)))
     }
 
     fn offset_of(&self, memory: &Extent) -> u64 {
@@ -204,8 +211,4 @@ fn open(node: &str, settings: &Settings, memory: &Extent) -> Result<FileBackend,
     let cache = file.direct_align().map_or("through the page cache", |_| "without the page cache");
     tracing::info!("node `{node}`: blocks in {}, {cache}", file.path().display());
     Ok(file)
-}
-
-fn nanoseconds(wait: Duration) -> u64 {
-    u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)
 }
