@@ -160,6 +160,16 @@ pub struct Node {
     pub edge: Option<String>,
 }
 
+impl Node {
+    /// What [`Node::edge`] ends in where a peer that was there before is dialled.
+    pub const AGAIN: &'static str = " again";
+
+    /// Whether its peer's process is gone, and dialled again.
+    pub fn dials_again(&self) -> bool {
+        self.edge.as_ref().is_some_and(|edge| edge.ends_with(Self::AGAIN))
+    }
+}
+
 /// The counters of a device's port.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -8,7 +8,7 @@ use pmd_graph::run_dir::{self, JournalFile, Life, Mark, Opened, REPORT, ReadErro
 use pmd_observe::journal::{Line, Record};
 use pmd_observe::report::Nanos;
 use pmd_observe::status::{Lcore, Node, Status};
-use pmd_observe::why::{Evidence, Half, Symptom, diagnose, evidence_of_state};
+use pmd_observe::why::{Evidence, Half, Peer, Symptom, diagnose, evidence_of_state};
 use pmd_observe::{Code, Owner, Verdict};
 use serde_json::{Value, json};
 
@@ -96,13 +96,24 @@ impl Side {
         }
         records.sort_by_key(|record| record.at_us);
         let killed = opened.life == Life::Killed;
-        let mut half = Half { evidence, records, killed };
         let status = if opened.life == Life::Live { state(&opened)? } else { None };
+        if let Some(status) = &status {
+            records.retain(|record| !was_replaced(status, record));
+        }
+        let mut half = Half { evidence, records, killed };
         // What the journal tells is what happened; a queue pair that stands still has no record of it.
         if let Some(status) = &status
             && half.own().symptom == Symptom::None
         {
             half.evidence = Some(evidence_of_state(status));
+        }
+        // Only a peer whose process is gone is dialled again: what became of requests meanwhile is no news.
+        if status.as_ref().is_some_and(|status| status.nodes.iter().any(Node::dials_again)) {
+            let symptom = match half.own().symptom {
+                Symptom::None => Symptom::Event,
+                symptom => symptom,
+            };
+            half.evidence = Some(Evidence { symptom, peer: Peer::Dead, ..half.own() });
         }
         Ok(Self { verdict, half, status, opened })
     }
@@ -180,7 +191,14 @@ impl Side {
                 ));
                 self.states().into_iter().fold(verdict, Verdict::because)
             }
-            (Life::Live, _) => diagnose(&evidence).because(format!("{} lives", self.process())),
+            (Life::Live, _) => {
+                let verdict = diagnose(&evidence).because(format!("{} lives", self.process()));
+                let waits = self.status.iter().flat_map(|status| &status.nodes);
+                let waits = waits.filter_map(|node| Some((&node.name, node.edge.as_ref()?)));
+                waits.fold(verdict, |verdict, (name, edge)| {
+                    verdict.because(format!("node `{name}` has no queue pair: it {edge}"))
+                })
+            }
             (Life::Killed, _) => self.killed(&evidence),
         }
     }
@@ -211,7 +229,8 @@ impl Side {
             "{} ended without a report: it was killed, or the machine stopped",
             self.process()
         );
-        let mut verdict = Verdict::new(Code::Unknown, Owner::Local, summary);
+        // To everybody else, it is the peer that is gone.
+        let mut verdict = Verdict::new(Code::PeerDead, Owner::Local, summary);
         if let Some(last) = self.half.records.last() {
             verdict = verdict.because(format!("the last record of its journal: {last}"));
         }
@@ -220,6 +239,18 @@ impl Side {
         }
         verdict
     }
+}
+
+/// Whether the record is of a queue pair that has ended, while its node goes on with another one.
+fn was_replaced(status: &Status, record: &Record) -> bool {
+    let goes_on = |name: &str| {
+        status.nodes.iter().any(|node| node.name == name && node.edge.is_none())
+            && status.qps.iter().any(|qp| qp.node == name && !qp.ended)
+    };
+    let mut own = status.qps.iter();
+    own.any(|qp| {
+        qp.device == record.device && qp.qpn == record.qpn && qp.ended && goes_on(&qp.node)
+    })
 }
 
 /// The last state that a run has written.
@@ -240,9 +271,11 @@ fn judge(sides: &[Side]) -> Verdict {
         side.judge(other.copied())
     });
     let weight = |verdict: &Verdict| match verdict.code {
-        Code::PeerDead => 1,
-        Code::Unknown => 2,
-        Code::Ok => 3,
+        Code::PeerDead if verdict.owner == Owner::Remote => 1,
+        // It was killed itself: who was left alone may know more.
+        Code::PeerDead => 2,
+        Code::Unknown => 3,
+        Code::Ok => 4,
         _ => 0,
     };
     // Of equals the first.

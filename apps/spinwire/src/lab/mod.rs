@@ -97,7 +97,12 @@ fn replay(args: &ReplayArgs) -> anyhow::Result<Exit> {
         return live::replay(&args.record, args.json);
     }
     match play(&args.record) {
-        Ok(report) => show(&report, args.json),
+        Ok((report, inputs)) => {
+            say(format_args!(
+                "replayed exactly: {inputs} inputs, each as it was, and the same hash"
+            ));
+            show(&report, args.json)
+        }
         Err(error) => {
             say(format_args!("error: {}: {error:#}", args.record.display()));
             // What is no record was not meant; what is one, and damaged or different, is an answer.
@@ -109,10 +114,11 @@ fn replay(args: &ReplayArgs) -> anyhow::Result<Exit> {
     }
 }
 
-fn play(record: &Path) -> anyhow::Result<Report> {
+fn play(record: &Path) -> anyhow::Result<(Report, usize)> {
     let text = String::from_utf8(regular::read(record, TAPE_BYTES)?)
         .map_err(|_| TapeError::Format("it is no text".into()))?;
-    Ok(Tape::from_text(&text)?.replay()?)
+    let tape = Tape::from_text(&text)?;
+    Ok((tape.replay()?, tape.len()))
 }
 
 fn show(report: &Report, json: bool) -> anyhow::Result<Exit> {

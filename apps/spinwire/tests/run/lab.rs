@@ -57,6 +57,8 @@ fn what_is_not_met_is_1_and_what_is_refused_is_2() {
     let recorded = text(&output.stdout);
     let output = spinwire(&["lab", "replay", &path("a.tape")]);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), recorded));
+    let told = text(&output.stderr);
+    assert!(told.contains("replayed exactly: ") && told.contains(" inputs"), "{told}");
     let tape = fs::read_to_string(path("a.tape")).unwrap().replacen(" turn\n", " twist\n", 1);
     fs::write(path("b.tape"), tape).unwrap();
     let output = spinwire(&["lab", "replay", &path("b.tape")]);

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -224,8 +224,9 @@ fn a_killed_run_and_its_survivor_are_diagnosed_together() {
     let killed = why(&folder, &[&far]);
     assert_eq!(
         (&killed["verdict"]["code"], &killed["runs"][0]["life"]),
-        (&"unknown".into(), &"killed".into())
+        (&"peer-dead".into(), &"killed".into())
     );
+    assert_eq!(killed["verdict"]["owner"], "local", "to others, it is the peer that is gone");
     let summary = killed["verdict"]["summary"].as_str().unwrap();
     assert!(summary.starts_with(&format!("process {id} ended without a report")), "{summary}");
     assert_eq!(edges(&records(&folder, &[&far]))[..3], UP, "what it wrote is there");
@@ -241,6 +242,70 @@ fn a_killed_run_and_its_survivor_are_diagnosed_together() {
     let output = folder.run(&["journal", &far, "--json"]);
     assert_eq!(output.status.code(), Some(0));
     assert!(stderr(&output).contains("1 lines of the journal"), "{}", stderr(&output));
+}
+
+/// A client that lives and dials a server again that was killed knows who is gone; and when it has come back and is done,
+/// the server's directory still tells of the kill.
+#[test]
+fn a_client_that_dials_again_says_who_is_gone() {
+    let folder = Folder::new("again");
+    let input = Input::new("again", 1_000_000);
+    let listen = format!("node.target.listen={}", free_address());
+    let peer = listen.replace("target.listen", "client.peer");
+    let path = format!("node.target.path={}", folder.at("blocks"));
+    let server = |dir: &str| {
+        let (config, dir) = (config("quickstart-server.toml"), folder.at(dir));
+        let mut arguments = vec!["run", &config, "--run-dir", &dir];
+        for set in ["node.target.backend=file", "node.target.size=8MiB", &path, &listen] {
+            arguments.extend(["--set", set]);
+        }
+        Running::start(&arguments)
+    };
+    let mut first = server("far");
+    let config = config("quickstart-client.toml");
+    let near = folder.at("near");
+    let (set, repeat) = (input.set(), "node.source.repeat=4000000000");
+    let (again, limit) = ("node.client.reconnect=always", "node.client.reconnect_timeout=60s");
+    let sets = [&*peer, &*set, repeat, again, limit];
+    let sets = sets.iter().flat_map(|set| ["--set", *set]);
+    let arguments: Vec<&str> =
+        ["run", &config, "--run-dir", &near].into_iter().chain(sets).collect();
+    let mut client = Running::start(&arguments);
+    under_way(&mut client);
+    first.kill_and_wait();
+    // Its state is written once a second.
+    let deadline = Instant::now() + PATIENCE;
+    let mut live = why(&folder, &[&near]);
+    while live["verdict"]["code"] != "peer-dead" {
+        assert!(Instant::now() < deadline, "{live}");
+        std::thread::sleep(Duration::from_millis(50));
+        live = why(&folder, &[&near]);
+    }
+    assert_eq!(
+        (&live["verdict"]["owner"], &live["runs"][0]["life"]),
+        (&"remote".into(), &"live".into())
+    );
+    let evidence = live["verdict"]["evidence"].to_string();
+    assert!(evidence.contains("node `client` has no queue pair: it dials "), "{live}");
+    let second = server("far2");
+    while why(&folder, &[&near])["verdict"]["code"] != "ok" {
+        assert!(Instant::now() < deadline, "the client does not come back");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    client.signal("-INT");
+    let output = client.end();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(second.end().status.code(), Some(0));
+    let far = folder.at("far");
+    for dirs in [[&*near, &*far], [&*far, &*near]] {
+        let verdict = why(&folder, &dirs)["verdict"].clone();
+        assert_eq!(verdict["code"], "peer-dead", "{verdict}");
+        assert!(
+            verdict["summary"].as_str().unwrap().contains("ended without a report"),
+            "{verdict}"
+        );
+    }
+    assert_eq!(why(&folder, &[&near])["verdict"]["code"], "ok");
 }
 
 /// PSNs that differ, and a step that was skipped, are read from directories that somebody else wrote.

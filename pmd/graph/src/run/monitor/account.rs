@@ -299,7 +299,7 @@ fn nodes(subject: &Subject, qps: &[Qp], over: bool) -> Vec<Node> {
 
 /// What a node without queue pairs waits for.
 fn edge(plan: &NodePlan, made: u64) -> Option<String> {
-    let again = if made > 0 { " again" } else { "" };
+    let again = if made > 0 { Node::AGAIN } else { "" };
     match (plan.peer, plan.listen) {
         (Some(Peer::Remote(address)), _) => Some(format!("dials {address}{again}")),
         (None, Some(address)) => Some(format!("listens on {address}")),
