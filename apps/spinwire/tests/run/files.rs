@@ -144,6 +144,8 @@ fn a_run_directory_that_takes_no_report_fails_the_run() {
     assert_eq!((&failed["ok"], &failed["verdict"]["owner"]), (&false.into(), &"local".into()));
     let summary = failed["verdict"]["summary"].as_str().unwrap();
     assert!(summary.contains("cannot write") && summary.contains("report.json"), "{summary}");
+    let run = failed["verdict"]["evidence"][0].as_str().unwrap();
+    assert!(run.starts_with("the run was over: done; "), "{run}");
     let mut names: Vec<_> =
         fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();

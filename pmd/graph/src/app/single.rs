@@ -115,7 +115,10 @@ fn keep(run_dir: &RunDir, report: &mut Report, plan: &serde_json::Value) {
         let reason = advised(format!("cannot write {}: {error}", path.display()));
         if run_dir.is_asked() && report.ok {
             report.ok = false;
-            report.verdict = Verdict::new(Code::Unknown, Owner::Local, reason);
+            // The run itself did what it was to do.
+            let run = format!("the run was over: {}", report.verdict.summary);
+            let unkept = Verdict::new(Code::Unknown, Owner::Local, reason).because(run);
+            report.verdict = unkept.turn("observe.run_dir");
         } else {
             tracing::warn!("{reason}");
         }
