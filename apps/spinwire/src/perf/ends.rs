@@ -2,12 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 use pmd_observe::Snapshot;
 use pmd_observe::why::{End, Receives};
+use pmd_verbs::cm::{Negotiated, UDP_QKEY};
 use pmd_verbs::connect::{Hello, PathWish, Role};
 use pmd_verbs::roce::engine::QpView;
-use pmd_verbs::roce::ids::{PathMtu, Psn, Qpn, Rkey, Srqn, WrId, XrcdId};
+use pmd_verbs::roce::ids::{LinkId, PathMtu, Psn, Qpn, Rkey, Srqn, WrId, XrcdId};
 use pmd_verbs::roce::limits::{MAX_INLINE, MAX_SRQ_WR};
 use pmd_verbs::roce::qp::attr::{AddressVector, QpAttr, QpCap};
 use pmd_verbs::roce::qp::state::{QpState, Transport as Kind, masks};
@@ -16,7 +18,9 @@ use pmd_verbs::{
     Srq, SrqOptions, XrcTgt,
 };
 
+use super::args::Connect;
 use super::buffers::{Memory, MemoryError};
+use super::cm::{Managed, number};
 use super::failure::Failure;
 use super::params::Params;
 use super::service::Flavour;
@@ -24,7 +28,7 @@ use super::test::{Misconnect, Op};
 
 /// The XRC domain of a measurement.
 const DOMAIN: XrcdId = XrcdId(1);
-/// Q_Key of both ends.
+/// Q_Key of both ends, where no connection manager hands out its own.
 const QKEY: u32 = 0x1111_1111;
 /// Requests that a queue pair sends beside the measured ones: news of what arrived.
 const NEWS: u32 = 64;
@@ -43,11 +47,13 @@ struct Extra {
     memory: RemoteAddr,
     srqn: Srqn,
     target: Qpn,
+    /// Where the server's connection manager listens.
+    port: u16,
 }
 
 impl Extra {
     fn encode(self) -> Vec<u8> {
-        let words = [self.memory.rkey.0, self.srqn.0, self.target.value()];
+        let words = [self.memory.rkey.0, self.srqn.0, self.target.value(), self.port.into()];
         let mut bytes = self.memory.addr.to_be_bytes().to_vec();
         words.iter().for_each(|word| bytes.extend(word.to_be_bytes()));
         bytes
@@ -57,14 +63,16 @@ impl Extra {
         let (addr, words) = bytes.split_first_chunk::<8>()?;
         let (rkey, words) = words.split_first_chunk::<4>()?;
         let (srqn, words) = words.split_first_chunk::<4>()?;
-        let target = words.try_into().ok()?;
+        let (target, words) = words.split_first_chunk::<4>()?;
+        let port = u32::from_be_bytes(words.try_into().ok()?);
         Some(Self {
             memory: RemoteAddr {
                 addr: u64::from_be_bytes(*addr),
                 rkey: Rkey(u32::from_be_bytes(*rkey)),
             },
             srqn: Srqn(u32::from_be_bytes(*srqn)),
-            target: Qpn::new(u32::from_be_bytes(target)),
+            target: Qpn::new(u32::from_be_bytes(*target)),
+            port: u16::try_from(port).ok()?,
         })
     }
 }
@@ -92,6 +100,8 @@ pub(super) struct Ends<T: Flavour> {
     pub(super) path: &'static str,
     pub(super) mtu: PathMtu,
     server: bool,
+    /// Where queue pairs find each other by the connection manager.
+    managed: Option<Managed>,
     pd: Pd,
 }
 
@@ -178,9 +188,14 @@ impl<T: Flavour> Ends<T> {
             path: "none",
             mtu: cx.device().mtu(),
             server,
+            managed: None,
             cx,
             pd,
         };
+        if params.connect == Connect::Cm {
+            let mtu = asked_mtu(params);
+            ends.managed = Some(Managed::open(&ends.cx, T::TRANSPORT, mtu, server)?);
+        }
         ends.initialise(params)?;
         if !(server && params.no_post_recv) {
             ends.post_receives(if is_xrc { pool } else { receives })?;
@@ -246,15 +261,17 @@ impl<T: Flavour> Ends<T> {
             Op::Send | Op::Write => self.memory.sink.as_ref(),
             Op::Read | Op::Atomic => self.memory.source.as_ref(),
         };
-        let asked = params.mtu.and_then(|mtu| PathMtu::from_bytes(mtu as usize));
+        let asked = asked_mtu(params);
+        let port = self.managed.as_ref().map_or(0, Managed::port);
         let hellos = self.qps.iter().zip(0..).map(|(qp, index)| {
             let mut hello = self.cx.hello(T::TRANSPORT, qp.number());
             let extra = Extra {
                 memory: exported.map(|area| area.remote(index)).unwrap_or_default(),
                 srqn: self.srq.as_ref().map(Srq::number).unwrap_or_default(),
                 target: self.targets.get(index as usize).map(Qp::number).unwrap_or_default(),
+                port,
             };
-            hello.qkey = QKEY;
+            hello.qkey = qkey_of(params);
             hello.mtu = asked.map_or(hello.mtu, |asked| asked.min(hello.mtu));
             hello.responder_resources = params.outs;
             hello.initiator_depth = params.outs;
@@ -273,6 +290,9 @@ impl<T: Flavour> Ends<T> {
                 self.qps.len()
             )));
         }
+        let managed = self.managed.take();
+        let found = managed.map(|managed| self.meet(managed, params, peers)).transpose()?;
+        let peers = found.as_deref().unwrap_or(peers);
         let mut found: Option<AddressVector> = None;
         for (index, peer) in peers.iter().enumerate() {
             let ours = &self.hellos[index];
@@ -283,15 +303,13 @@ impl<T: Flavour> Ends<T> {
                     self.cx.path(ours, peer).map_err(|error| Failure::Usage(error.to_string()))?,
                 ),
             };
-            let extra = Extra::decode(&peer.private).ok_or_else(|| {
-                Failure::Usage("the peer is of another version: update the older side".into())
-            })?;
+            let extra = extra(peer)?;
             self.mtu = ours.mtu.min(peer.mtu);
             let attr = self.attr(params, index, peer, av);
             let stays = self.server && params.misconnect == Some(Misconnect::Init);
             let to = if self.targets.is_empty() { peer.qpn } else { extra.target };
-            // In INIT, where nobody reaches it.
-            if !stays {
+            // In INIT, where nobody reaches it; or the connection manager has brought it up.
+            if !stays && self.managed.is_none() {
                 up(&self.qps[index], &QpAttr { dest_qpn: to, ..attr })?;
             }
             if let Some(target) = self.targets.get(index).filter(|_| !stays) {
@@ -312,6 +330,75 @@ impl<T: Flavour> Ends<T> {
             }
         }
         Ok(())
+    }
+
+    /// Brings every queue pair up by the connection manager, or looks it up there. Returns what the peers are known as then.
+    fn meet(
+        &mut self,
+        mut managed: Managed,
+        params: &Params,
+        peers: &[Hello],
+    ) -> Result<Vec<Hello>, Failure> {
+        let Some(first) = peers.first() else { return Ok(Vec::new()) };
+        let path = self.cx.path(&self.hellos[0], first);
+        let link = path.map_err(|error| Failure::Usage(error.to_string()))?.link;
+        let at = SocketAddr::new(first.gid.ip(), extra(first)?.port);
+        let mut found = peers.to_vec();
+        let datagrams = T::TRANSPORT == Kind::Ud;
+        let stays = self.server && params.misconnect == Some(Misconnect::Init);
+        if datagrams && !stays {
+            // Whoever is asked must be ready for what follows the answer.
+            for (index, peer) in peers.iter().enumerate() {
+                let av = AddressVector { link, ..AddressVector::to(peer.gid) };
+                up(&self.qps[index], &self.attr(params, index, peer, av))?;
+            }
+        }
+        for (index, peer) in found.iter_mut().enumerate() {
+            let (ours, number) = (&self.hellos[index], number(index, &self.hellos[index]));
+            let connect = |index: usize, terms: &Negotiated| {
+                let attr = self.agreed(params, index, &peers[index], link, terms);
+                if stays { Ok(()) } else { up(&self.qps[index], &attr) }
+            };
+            match (self.server, datagrams) {
+                (false, false) => {
+                    managed.ask::<T>(ours, number, at, params, |terms| connect(index, terms))?;
+                }
+                (true, false) => managed.answer::<T>(&self.hellos, peers, params, connect)?,
+                (false, true) => {
+                    (peer.qpn, peer.qkey) = managed.look_up(number, at)?;
+                }
+                (true, true) => drop(managed.tell(&self.hellos, peers)?),
+            }
+        }
+        self.managed = Some(managed);
+        Ok(found)
+    }
+
+    /// What a queue pair is told that the connection manager brings up.
+    fn agreed(
+        &self,
+        params: &Params,
+        index: usize,
+        peer: &Hello,
+        link: Option<LinkId>,
+        terms: &Negotiated,
+    ) -> QpAttr {
+        let av = AddressVector { link, ..terms.av };
+        let attr = self.attr(params, index, peer, av);
+        // Connected wrongly on purpose, it stays so.
+        let ahead = attr.rq_psn.value().wrapping_sub(peer.psn.value());
+        QpAttr {
+            path_mtu: attr.path_mtu.min(terms.path_mtu),
+            dest_qpn: terms.dest_qpn,
+            sq_psn: terms.sq_psn,
+            rq_psn: Psn::new(terms.rq_psn.value().wrapping_add(ahead)),
+            max_rd_atomic: terms.max_rd_atomic,
+            max_dest_rd_atomic: terms.max_dest_rd_atomic,
+            timeout: terms.timeout,
+            retry_cnt: terms.retry_cnt,
+            rnr_retry: terms.rnr_retry,
+            ..attr
+        }
     }
 
     fn attr(&self, params: &Params, index: usize, peer: &Hello, av: AddressVector) -> QpAttr {
@@ -341,7 +428,7 @@ impl<T: Flavour> Ends<T> {
 
     fn qkey(&self, params: &Params) -> u32 {
         let wrong = self.server && params.misconnect == Some(Misconnect::Qkey);
-        QKEY + u32::from(wrong)
+        qkey_of(params) + u32::from(wrong)
     }
 
     /// State and memory of the first queue pair.
@@ -375,6 +462,21 @@ impl<T: Flavour> Ends<T> {
     }
 }
 
+/// Q_Key of both ends.
+fn qkey_of(params: &Params) -> u32 {
+    if params.connect == Connect::Cm { UDP_QKEY } else { QKEY }
+}
+
+fn asked_mtu(params: &Params) -> Option<PathMtu> {
+    params.mtu.and_then(|mtu| PathMtu::from_bytes(mtu as usize))
+}
+
+fn extra(peer: &Hello) -> Result<Extra, Failure> {
+    Extra::decode(&peer.private).ok_or_else(|| {
+        Failure::Usage("the peer is of another version: update the older side".into())
+    })
+}
+
 /// Names a receive: its lane and slot.
 pub(super) fn receive_id(lane: usize, slot: usize) -> WrId {
     WrId((lane as u64) << 32 | slot as u64)
@@ -402,6 +504,7 @@ mod tests {
             memory: RemoteAddr { addr: 0x7f00_1234_5678_9abc, rkey: Rkey(0xdead_beef) },
             srqn: Srqn(7),
             target: Qpn::new(0x02_4001),
+            port: 65_535,
         };
         assert_eq!(Extra::decode(&extra.encode()), Some(extra));
         assert_eq!(Extra::decode(&extra.encode()[1..]), None);

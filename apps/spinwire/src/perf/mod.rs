@@ -8,6 +8,7 @@ mod args;
 mod bandwidth;
 mod bar;
 mod buffers;
+mod cm;
 mod course;
 mod crew;
 mod desk;

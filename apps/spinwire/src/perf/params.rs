@@ -78,7 +78,7 @@ impl Params {
         flips: Vec<Flip>,
         environment: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, String> {
-        refuse_absent(args)?;
+        refuse_contradictions(args)?;
         operation(args)?;
         let sizes = sizes(args)?;
         let latency = args.test.is_latency();
@@ -338,13 +338,27 @@ fn bandwidth_of(test: Test) -> Test {
     }
 }
 
-/// What later versions have, by name.
-fn refuse_absent(args: &PerfArgs) -> Result<(), String> {
+/// What excludes each other, or changes nothing.
+fn refuse_contradictions(args: &PerfArgs) -> Result<(), String> {
     if args.rdma_cm || args.connect == Connect::Cm {
-        return Err(
-            "the connection manager is not in this build: leave out -R, and use --connect oob"
-                .into(),
-        );
+        if args.transport == Transport::Xrc {
+            return Err(
+                "the connection manager connects RC, UC and UD here: use -c rc, or --connect oob"
+                    .into(),
+            );
+        }
+        if args.lcores > 1 {
+            return Err(
+                "a device's connections are managed on one lcore: use --lcores 1, or --connect oob"
+                    .into(),
+            );
+        }
+        if args.processes == Some(1) {
+            return Err("the connection manager connects two devices: use --processes 2".into());
+        }
+        if args.wire == Wire::Shm {
+            return Err("the connection manager needs packets: use --wire auto or udp".into());
+        }
     }
     match args.misconnect {
         Some(Misconnect::Qkey) if args.transport != Transport::Ud => {
@@ -530,8 +544,10 @@ pub(super) mod tests {
             ("write-lat -b", "write-bw"),
             ("atomic-bw -s 16", "8 bytes"),
             ("send-bw -s 0", "outside of 1"),
-            ("send-bw -R", "--connect oob"),
-            ("send-bw --connect cm", "--connect oob"),
+            ("send-bw -R -c xrc", "-c rc"),
+            ("send-bw --connect cm -q 2 --lcores 2", "--lcores 1"),
+            ("send-bw -R --processes 1", "--processes 2"),
+            ("send-bw -R --wire shm", "--wire auto or udp"),
             ("send-bw --misconnect access-qp", "measure write, read or atomic"),
             ("write-bw --misconnect qkey", "only -c ud"),
             ("send-bw -p 9", "--listen"),

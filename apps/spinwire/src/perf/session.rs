@@ -12,6 +12,7 @@ use pmd_observe::why::{self, End, Evidence, FaultHits};
 use pmd_observe::{Code, Snapshot};
 use pmd_verbs::connect::{Hello, Inquiry};
 
+use super::args::Connect;
 use super::crew::{Crew, Seats};
 use super::desk::Signal;
 use super::dialogue::{Dialogue, Word};
@@ -155,12 +156,19 @@ impl<'k> Session<'k> {
             Reply::Made(hellos) => Some(hellos),
             _ => None,
         })?;
-        // The client asks, the server chooses and answers.
+        // The client asks, the server chooses and answers; of which the connection manager does its part.
+        let is_managed = params.connect == Connect::Cm;
         let (facts, remote) = if seats.server {
             let asked = hear_hellos(dialogue, params)?;
+            // The client must know whom to ask.
+            if is_managed {
+                say_hellos(dialogue, made.into_iter());
+            }
             crew.connect(asked);
             let facts = connected(crew, dialogue)?;
-            say_hellos(dialogue, facts.iter().map(|facts| facts.hellos.clone()));
+            if !is_managed {
+                say_hellos(dialogue, facts.iter().map(|facts| facts.hellos.clone()));
+            }
             let facts = merged(facts);
             dialogue.say(&Word::Told(Box::new(facts.end.clone())));
             let Word::Told(remote) = dialogue.wait(CONNECT)? else {
@@ -170,11 +178,21 @@ impl<'k> Session<'k> {
         } else {
             say_hellos(dialogue, made.into_iter());
             let answered = hear_hellos(dialogue, params)?;
-            let Word::Told(remote) = dialogue.wait(CONNECT)? else {
-                return Err(confused(dialogue));
+            let connect = |dialogue: &mut Dialogue| {
+                crew.connect(answered);
+                Ok::<_, Refusal>(merged(connected(crew, dialogue)?))
             };
-            crew.connect(answered);
-            let facts = merged(connected(crew, dialogue)?);
+            let told = |dialogue: &mut Dialogue| match dialogue.wait(CONNECT)? {
+                Word::Told(remote) => Ok(remote),
+                _ => Err(confused(dialogue)),
+            };
+            let (facts, remote) = if is_managed {
+                let facts = connect(dialogue)?;
+                (facts, told(dialogue)?)
+            } else {
+                let remote = told(dialogue)?;
+                (connect(dialogue)?, remote)
+            };
             dialogue.say(&Word::Told(Box::new(facts.end.clone())));
             (facts, remote.tamed())
         };

@@ -301,3 +301,33 @@ fn help_names_the_flags_of_perftest() {
         assert!(text.contains(flags), "{flags}: {text}");
     }
 }
+
+/// S0-41, S0-47, S1-44: queue pairs find each other by the connection manager's protocol, on both paths, and datagram services by
+/// lookups of it; the report says so.
+#[test]
+fn s0_47_ends_meet_by_the_connection_manager() {
+    for (line, path) in [
+        ("write-bw --connect cm", "local"),
+        ("write-bw --connect cm --wire udp -q 20", "packet"),
+        ("read-lat -R --wire udp -m 1024 -o 4 --retry-cnt 3", "packet"),
+        ("atomic-bw -R", "local"),
+        ("send-bw -R -c uc --wire udp -b", "packet"),
+        ("send-lat -R -c ud --wire udp", "packet"),
+        ("send-bw -R -c ud -q 3", "local"),
+        ("send-lat --connect oob", "local"),
+    ] {
+        let atomic = line.starts_with("atomic");
+        let size = if atomic { "" } else { "-s 1000" };
+        let report = measure(&format!("{line} {size} -n 60 -t 8 --processes 2"));
+        let connect = if line.contains("oob") { "oob" } else { "cm" };
+        assert_eq!(
+            (&report["connect"], &report["path"]),
+            (&connect.into(), &path.into()),
+            "{line}"
+        );
+        assert!(count(&report["verified_bytes"]) > 0, "{line}: {report}");
+        if line.contains("-m 1024") {
+            assert_eq!(report["mtu"], 1024);
+        }
+    }
+}

@@ -310,7 +310,7 @@ fn what_cannot_be_is_refused_with_the_fix() {
         ("send-bw -q 0", 2, "1 to 2047"),
         ("send-bw --cpu 0,4000", 2, "core 4000 does not exist"),
         ("send-bw --cpu 0", 2, "name one for each"),
-        ("send-bw -R", 2, "--connect oob"),
+        ("send-bw -R -c xrc", 2, "-c rc"),
         ("send-bw --psk-file /nonexistent/key", 2, "head -c 32 /dev/urandom | base64"),
         ("send-bw --peer 192.0.2.77", 2, "--psk-file"),
         ("send-bw --listen 0.0.0.0", 2, "--plaintext"),
