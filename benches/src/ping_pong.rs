@@ -170,5 +170,7 @@ pub fn rally(players: &mut [Player<'_>; 2], kind: Kind, messages: u64) -> Result
 #[inline]
 fn pass(from: &mut Player<'_>, to: &mut Player<'_>, kind: Kind) -> Result<()> {
     from.send()?;
-    if kind == Kind::Write { from.turn() } else { to.receive() }
+    // As where each has a core: whoever sends looks again before the answer can be there.
+    from.turn()?;
+    if kind == Kind::Write { Ok(()) } else { to.receive() }
 }

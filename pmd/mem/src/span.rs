@@ -170,8 +170,14 @@ impl Bytes<'_> {
     /// As many bytes at `to` are mapped and writable.
     #[inline(always)]
     pub(crate) unsafe fn copy_to_raw(self, to: *mut u8) {
-        // SAFETY: the caller's contract, and the span keeps these mapped.
-        unsafe { copy::bulk(to, self.at.as_ptr(), self.len) };
+        let from = self.at.as_ptr();
+        if self.len == 8 {
+            // SAFETY: the caller's contract, and the span keeps these mapped.
+            unsafe { copy::copy(to, from, 8) };
+        } else {
+            // SAFETY: as above.
+            unsafe { copy::bulk(to, from, self.len) };
+        }
     }
 
     /// As [`Self::copy_to_raw`], of at most [`copy::SMALL`].

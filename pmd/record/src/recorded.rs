@@ -356,6 +356,20 @@ impl Recorded {
         }
     }
 
+    /// [`Engine::handle_arrival`]. On record it takes none.
+    #[inline(always)]
+    pub fn handle_arrival(
+        &mut self,
+        link: LinkId,
+        arrivals: &mut impl Arrivals,
+        cq: &mut impl CqSink,
+    ) -> bool {
+        match self.tape {
+            None => self.engine.handle_arrival(link, arrivals, cq),
+            Some(_) => false,
+        }
+    }
+
     /// [`Engine::handle_record`].
     #[expect(clippy::too_many_arguments, reason = "what a caller lends is an argument each")]
     #[inline]

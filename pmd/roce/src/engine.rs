@@ -378,6 +378,21 @@ impl Engine {
         taken
     }
 
+    /// Takes the message at the front of a link's ring, if it is a usual one with its bytes behind it; whether it was. As
+    /// [`Engine::handle_arrivals`], for one that is alone there.
+    #[inline]
+    pub fn handle_arrival(
+        &mut self,
+        link: LinkId,
+        arrivals: &mut impl Arrivals,
+        cq: &mut impl CqSink,
+    ) -> bool {
+        let Self { qps, device } = self;
+        let is_taken = local::arrivals::take_alone(qps, device, cq, link, arrivals);
+        self.fail_overrun(cq);
+        is_taken
+    }
+
     /// Takes one record from a link. False: the record must stay in the ring and come again, since
     /// an answer to it has no room or its bytes are not mapped yet.
     #[expect(clippy::too_many_arguments, reason = "what a caller lends is an argument each")]
@@ -522,6 +537,10 @@ impl Engine {
             listed = listed.saturating_sub(1);
             let Some(slot) = slot else { break };
             let Some(qp) = self.qps.at(slot) else { continue };
+            if local::lone::send(qp, dev, io.cq, peers) {
+                done += 1;
+                continue;
+            }
             if qp.state() != QpState::Rts {
                 qp.flush(dev, io.cq);
             }

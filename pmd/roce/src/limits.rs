@@ -12,8 +12,8 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 pub const MAX_RD_ATOMIC: u8 = 128;
 /// On the local path, a message of so many bytes has time of its own for its copy beside each ACK timeout,
 pub const LONG_MESSAGE: u32 = 1 << 20;
-/// so much for each of so many bytes: a copy at 1 GB/s, which a core that is shared still does.
-pub const SLOWEST_COPY: Duration = Duration::from_millis(1);
+/// so much for each of so many bytes, in nanoseconds: a copy at 1 GB/s, which a core that is shared still does.
+pub const SLOWEST_COPY: u64 = 1_000_000;
 /// Largest depth of one send or receive queue.
 pub const MAX_QP_WR: u32 = 1 << 15;
 /// Largest depth of one shared receive queue.

@@ -94,10 +94,16 @@ impl Requester {
 }
 
 /// Local ACK timeout: 4.096 us x 2^code; `None`: wait for ever.
-pub(crate) const fn ack_timeout(code: u8) -> Option<Duration> {
+pub(crate) fn ack_timeout(code: u8) -> Option<Duration> {
+    ack_timeout_nanos(code).map(Duration::from_nanos)
+}
+
+/// The same in nanoseconds.
+#[inline]
+pub(crate) const fn ack_timeout_nanos(code: u8) -> Option<u64> {
     match code {
         0 => None,
-        code => Some(Duration::from_nanos(4096 << code)),
+        code => Some(4096 << code),
     }
 }
 

@@ -36,7 +36,8 @@ pub(crate) struct Timers {
     deadline: Box<[Instant]>,
     /// Slots whose deadline counts from the next reading of the clock, and how long it is.
     unarmed: ReadyList,
-    span: Box<[Duration]>,
+    /// In nanoseconds.
+    span: Box<[u64]>,
 }
 
 impl Timers {
@@ -47,13 +48,18 @@ impl Timers {
             place: vec![ABSENT; slots].into(),
             deadline: vec![NEVER; slots].into(),
             unarmed: ReadyList::new(slots),
-            span: vec![Duration::ZERO; slots].into(),
+            span: vec![0; slots].into(),
         }
     }
 
     /// Sets or moves a deadline to `span` after the next reading of the clock.
-    #[inline]
     pub(crate) fn after(&mut self, slot: u32, span: Duration) {
+        self.after_nanos(slot, u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// The same, of so many nanoseconds.
+    #[inline]
+    pub(crate) fn after_nanos(&mut self, slot: u32, span: u64) {
         self.span[slot as usize] = span;
         if core::mem::replace(&mut self.deadline[slot as usize], UNARMED) != UNARMED {
             self.unarmed.push(slot);
@@ -65,7 +71,7 @@ impl Timers {
     pub(crate) fn arm(&mut self, now: Instant) {
         while let Some(slot) = self.unarmed.pop() {
             if self.deadline[slot as usize] == UNARMED {
-                self.set(slot, now.after(self.span[slot as usize]));
+                self.set(slot, Instant(now.0.saturating_add(self.span[slot as usize])));
             }
         }
     }

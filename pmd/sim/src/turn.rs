@@ -87,7 +87,10 @@ impl World {
                 let budget = self.runs.index(limits::RUN + 1);
                 let (fabric, memory, trace) = (&mut self.fabric, &self.memory, &mut self.trace);
                 let mut arrivals = Arrivals { host: id, link, now, fabric, memory, trace };
-                let taken = engine.handle_arrivals(link, &mut arrivals, budget, cqs);
+                let taken = match budget {
+                    1 => engine.handle_arrival(link, &mut arrivals, cqs).into(),
+                    _ => engine.handle_arrivals(link, &mut arrivals, budget, cqs),
+                };
                 work += taken;
                 if taken > 0 {
                     continue;

@@ -70,7 +70,7 @@ impl KeyCache {
 
     /// The region of a key that a queue pair of `pd` may use, if it is remembered: for access after access, as long as its user has
     /// announced itself.
-    #[inline]
+    #[inline(always)]
     pub fn known(&self, key: Key, pd: u32) -> Option<Known<'_>> {
         let line = self.lines.get(Self::line_of(key))?.as_ref()?;
         if !line.is_of(key) || line.pd != pd {

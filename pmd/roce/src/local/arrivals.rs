@@ -3,7 +3,7 @@
 //! changed; [`responder`](super::responder) has the rules for all of them.
 
 use super::responder::still_sends;
-use super::{Arrivals, Messages};
+use super::{Arrivals, Messages, lone};
 use crate::device::Device;
 use crate::ids::LinkId;
 use crate::qp::Qp;
@@ -24,9 +24,16 @@ pub(crate) fn take(
     budget: usize,
 ) -> usize {
     let mut taken = 0;
+    // Where queue pairs take turns, each message is taken alone.
+    let (mut is_lone, mut last) = (false, None);
     while taken < budget {
         let Some((dst, is_borrowed)) = arrivals.front() else { break };
         let Some(qp) = qps.get_mut(dst) else { break };
+        is_lone &= last.replace(dst) != Some(dst);
+        if is_lone && !is_borrowed && lone::take(qp, dev, cq, link, arrivals) {
+            taken += 1;
+            continue;
+        }
         let left = budget - taken;
         let run = match is_borrowed {
             false => run::<_, _, false>(qp, dev, cq, link, arrivals, left),
@@ -35,9 +42,24 @@ pub(crate) fn take(
         if run == 0 {
             break;
         }
+        is_lone = run == 1;
         taken += run;
     }
     taken
+}
+
+/// Takes the message at the front, if it is a usual one with its bytes behind it; whether it was.
+#[inline(always)]
+pub(crate) fn take_alone(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    cq: &mut impl CqSink,
+    link: LinkId,
+    arrivals: &mut impl Arrivals,
+) -> bool {
+    let Some((dst, false)) = arrivals.front() else { return false };
+    let Some(qp) = qps.get_mut(dst) else { return false };
+    lone::take(qp, dev, cq, link, arrivals)
 }
 
 /// Takes messages for one queue pair, into receives that lie in a row. A function of its own, so that its

@@ -9,6 +9,7 @@ pub(crate) mod arrivals;
 mod attempt;
 pub(crate) mod datagram;
 pub(crate) mod lane;
+pub(crate) mod lone;
 mod nobody;
 pub(crate) mod page;
 pub(crate) mod requester;
@@ -210,6 +211,15 @@ pub trait Arrivals {
         pd: PdId,
         lkey: Lkey,
     ) -> Option<Self::Messages<'_, BORROWED>>;
+
+    /// Takes the message at the front out of the ring, if [`Messages::copy`] copies it: one with its bytes behind it.
+    #[inline(always)]
+    fn take(&mut self, dst: Qpn, src: Qpn, pd: PdId, seq: Psn, into: &Sge) -> Option<Plain> {
+        let mut messages = self.messages::<false>(dst, src, pd, into.lkey)?;
+        let plain = messages.copy(seq, into)?;
+        messages.advance();
+        Some(plain)
+    }
 }
 
 /// The plain messages from one queue pair to another, as long as nothing else lies between them.
@@ -236,6 +246,21 @@ pub struct Pair {
     pub peer: Qpn,
     /// The domain of that one, from its published page.
     pub peer_pd: PdId,
+}
+
+/// A SEND which is alone, with neither immediate data nor a shared receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Alone<'a> {
+    /// What a [glance](LocalPeer::glance) must find: else the target is no longer as it was.
+    pub seen: u64,
+    /// Its number.
+    pub seq: Psn,
+    /// A solicited event is asked for.
+    pub solicited: bool,
+    /// Its bytes, at least one.
+    pub from: &'a Sge,
+    /// To be visible now, instead of at the end of the poll.
+    pub now: bool,
 }
 
 /// A message that waits in a [row](Straight::send_row).
@@ -326,6 +351,21 @@ pub trait LocalPeer {
 
     /// Opens the way between two queue pairs, if there is one. It is closed by dropping it.
     fn straight(&mut self, link: LinkId, pair: Pair) -> Option<Self::Straight<'_>>;
+
+    /// As [`Straight::send`] of one message alone, and [`Straight::publish`] where it is to be visible now. `None`: nothing has
+    /// happened.
+    #[inline(always)]
+    fn send_alone(&mut self, link: LinkId, pair: Pair, message: &Alone<'_>) -> Option<u64> {
+        let mut straight = self.straight(link, pair)?;
+        if straight.glance() != message.seen {
+            return None;
+        }
+        let position = straight.send(message.seq, message.solicited, message.from)?;
+        if message.now {
+            straight.publish();
+        }
+        Some(position)
+    }
 
     /// Looks at the target's published page: its own state alone, no message.
     fn target(&self, link: LinkId, qpn: Qpn) -> Target;

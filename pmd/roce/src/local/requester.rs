@@ -5,8 +5,6 @@
 //! without credit is not pushed. Errors, retries and their counters are those of packets: silence
 //! uses up `retry_cnt` timeouts, a missing receive `rnr_retry` waits.
 
-use core::time::Duration;
-
 use super::attempt::{Attempt, Step, credits, listens, wait_for_receive};
 use super::lane::Lanes;
 use super::{LocalPeer, PublishedQp, Target, page};
@@ -19,7 +17,7 @@ use crate::memory::Memory;
 use crate::qp::sq::{SendWqe, Stage};
 use crate::qp::state::QpState;
 use crate::qp::{Qp, sent_completion};
-use crate::requester::ack_timeout;
+use crate::requester::ack_timeout_nanos;
 use crate::sink::CqSink;
 use crate::transition::Cause;
 use crate::wire::{NakCode, Syndrome};
@@ -44,7 +42,7 @@ pub(crate) struct Local {
     /// The link, among those of the engine; [`Lanes::NONE`] before RTR.
     pub(crate) lane: u32,
     /// Found the ring full: the lane has it try again.
-    blocked: bool,
+    pub(super) blocked: bool,
     /// No mark leads to its newest message: it is looked at in each poll.
     pub(super) unmarked: bool,
     /// The deadline has come since the last turn.
@@ -162,7 +160,7 @@ impl Qp {
     /// Whether every request is on its way as a message, and none has completed since its timer was
     /// set.
     #[inline]
-    fn is_all_under_way(&self) -> bool {
+    pub(super) fn is_all_under_way(&self) -> bool {
         let is_started = |wqe: &SendWqe| wqe.stage == Stage::Started;
         !self.local.progress
             && !self.sq.has_next()
@@ -211,21 +209,21 @@ pub(crate) fn finish<M: Memory, C: CqSink>(
 
 /// Starts the time that the peer, which has taken records up to `taken`, has to do something.
 #[inline]
-fn start_timer(qp: &mut Qp, dev: &mut Device, taken: u64) {
+pub(super) fn start_timer(qp: &mut Qp, dev: &mut Device, taken: u64) {
     qp.local.taken = taken;
-    match ack_timeout(qp.attr.timeout) {
-        Some(timeout) => dev.timers.after(qp.slot, timeout.saturating_add(copying(qp))),
+    match ack_timeout_nanos(qp.attr.timeout) {
+        Some(timeout) => dev.timers.after_nanos(qp.slot, timeout.saturating_add(copying(qp))),
         None => dev.timers.clear(qp.slot),
     }
 }
 
-/// The time that the peer needs for the bytes of the oldest message: it copies all of them before it takes the record, where
+/// The time in nanoseconds that the peer needs for the bytes of the oldest message: it copies all of them before it takes the record, where
 /// packets are acknowledged one by one.
 #[inline]
-fn copying(qp: &Qp) -> Duration {
+fn copying(qp: &Qp) -> u64 {
     match qp.sq.head() {
-        Some(wqe) if wqe.len >= LONG_MESSAGE => SLOWEST_COPY.saturating_mul(wqe.len / LONG_MESSAGE),
-        _ => Duration::ZERO,
+        Some(wqe) if wqe.len >= LONG_MESSAGE => SLOWEST_COPY * u64::from(wqe.len / LONG_MESSAGE),
+        _ => 0,
     }
 }
 

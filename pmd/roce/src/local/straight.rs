@@ -29,9 +29,6 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
         && qp.local.unsure == 0
         && !qp.send_cq_lost;
     let Some(seen) = qp.local.seen.filter(|_| is_usual) else { return 0 };
-    if budget > 0 && qp.sq.next_alone().is_some() {
-        return lone(qp, dev, cq, peers, link, seen);
-    }
     let Some(straight) = peers.straight(link, pair(qp)) else { return 0 };
     let credits = known_credits(qp, &straight, qp.sq.waiting_len());
     let page = &qp.local.page;
@@ -65,11 +62,11 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
 
 /// The queue pair and its peer.
 #[inline(always)]
-fn pair(qp: &Qp) -> Pair {
+pub(super) fn pair(qp: &Qp) -> Pair {
     Pair { qpn: qp.qpn, pd: qp.init.pd, peer: qp.attr.dest_qpn, peer_pd: qp.local.page.pd }
 }
 
-fn allows_read(page: &PublishedQp) -> bool {
+pub(super) fn allows_read(page: &PublishedQp) -> bool {
     page.access.contains(Access::REMOTE_READ) && page.max_dest_rd_atomic > 0
 }
 
@@ -83,63 +80,6 @@ fn known_credits(qp: &mut Qp, straight: &impl Straight, wanted: u32) -> i32 {
         qp.local.page.posted = Some(straight.posted());
     }
     credits(qp, &qp.local.page).unwrap_or(0)
-}
-
-/// Runs the request at the cursor, behind which no other waits; returns how many were run. Nothing is kept for
-/// the next one, and where no other queue pair waits either, a message is visible before it is entered in any book.
-#[inline(always)]
-fn lone<C: CqSink, P: LocalPeer>(
-    qp: &mut Qp,
-    dev: &mut Device,
-    cq: &mut C,
-    peers: &mut P,
-    link: LinkId,
-    seen: u64,
-) -> usize {
-    let Some(mut straight) = peers.straight(link, pair(qp)) else { return 0 };
-    let credits = known_credits(qp, &straight, 1);
-    let seq = qp.requester.end;
-    let Some(wqe) = qp.sq.next_alone() else { return 0 };
-    let Some(sge) = wqe.only().filter(|_| wqe.stage == Stage::Posted) else { return 0 };
-    if straight.glance() != seen {
-        return 0;
-    }
-    let len = u64::from(sge.len);
-    match wqe.verb {
-        Verb::Send if credits > 0 => {
-            let solicited = wqe.flags.contains(SendFlags::SOLICITED);
-            let Some(position) = straight.send(seq, solicited, sge) else { return 0 };
-            if dev.local.is_empty() {
-                straight.publish();
-            }
-            wqe.is_at(seq, position);
-            qp.sq.advance();
-            qp.requester.end = seq.plus(1);
-            qp.local.question = None;
-            dev.mark(qp, position);
-            dev.counters.tx_bytes += len;
-        }
-        Verb::Write if qp.local.page.access.contains(Access::REMOTE_WRITE) => {
-            if !straight.write(sge, wqe.remote()) {
-                return 0;
-            }
-            dev.unfenced = true;
-            dev.counters.tx_bytes += len;
-            qp.sent_direct(dev, cq);
-        }
-        Verb::Read if allows_read(&qp.local.page) => {
-            if core::mem::take(&mut dev.unfenced) {
-                straight.fence();
-            }
-            if !straight.read(sge, wqe.remote()) {
-                return 0;
-            }
-            dev.counters.rx_bytes += len;
-            qp.sent_direct(dev, cq);
-        }
-        _ => return 0,
-    }
-    1
 }
 
 /// A run under way.

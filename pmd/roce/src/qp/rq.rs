@@ -120,6 +120,12 @@ impl RecvQueue {
         }
     }
 
+    /// The oldest receive.
+    #[inline(always)]
+    pub(crate) fn front(&self) -> Option<&RecvWqe> {
+        if self.is_empty() { None } else { self.wqes.get(self.index(self.head)) }
+    }
+
     /// The oldest receives that lie in a row, at most so many of them.
     #[inline]
     pub(crate) fn row(&self, at_most: usize) -> &[RecvWqe] {

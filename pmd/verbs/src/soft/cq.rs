@@ -124,6 +124,11 @@ impl Ring {
             return;
         }
         let at = (self.head & self.mask) as usize;
+        if count == 1 {
+            into.push(self.slots[at]);
+            self.head = self.head.wrapping_add(1);
+            return;
+        }
         let to_end = count.min(self.mask as usize + 1 - at);
         for part in [&self.slots[at..at + to_end], &self.slots[..count - to_end]] {
             let fits = into.try_extend_from_slice(part);

@@ -6,8 +6,8 @@ use pmd_record::Recorded;
 use pmd_roce::ids::{Gid, Instant, LinkId, Lkey, PdId, Psn, Qpn, Rkey, Srqn};
 use pmd_roce::limits::{QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS};
 use pmd_roce::local::{
-    Arrived, DatagramRecord, Direct, LocalFault, LocalPeer, Outgoing, Pair, Plain, PublishedQp,
-    Push, Record, RecordKind, Source, Target,
+    Alone, Arrived, DatagramRecord, Direct, LocalFault, LocalPeer, Outgoing, Pair, Plain,
+    PublishedQp, Push, Record, RecordKind, Source, Target,
 };
 use pmd_roce::memory::AtomicOp;
 use pmd_roce::qp::state::QpState;
@@ -118,13 +118,19 @@ struct Taking<'a> {
 
 impl shm::Take for Taking<'_> {
     #[inline(always)]
+    fn alone(&mut self, arrivals: &mut shm::Arrivals<'_>) -> bool {
+        let mut arrivals = Arrivals { links: None, link: self.link, arrivals };
+        self.engine.handle_arrival(self.link, &mut arrivals, self.cqs)
+    }
+
+    #[inline(always)]
     fn run(
         &mut self,
         links: &shm::Links,
         arrivals: &mut shm::Arrivals<'_>,
         budget: usize,
     ) -> usize {
-        let mut arrivals = Arrivals { links, link: self.link, arrivals };
+        let mut arrivals = Arrivals { links: Some(links), link: self.link, arrivals };
         self.engine.handle_arrivals(self.link, &mut arrivals, budget, self.cqs)
     }
 
@@ -144,7 +150,8 @@ impl shm::Take for Taking<'_> {
 
 /// Messages at the front of a ring.
 struct Arrivals<'a, 'b> {
-    links: &'a shm::Links,
+    /// To look at a sender again whose bytes are borrowed.
+    links: Option<&'a shm::Links>,
     link: LinkId,
     arrivals: &'a mut shm::Arrivals<'b>,
 }
@@ -170,13 +177,21 @@ impl pmd_roce::local::Arrivals for Arrivals<'_, '_> {
     ) -> Option<Messages<'_, BORROWED>> {
         let Self { links, link, arrivals } = self;
         let messages = arrivals.messages(dst.value(), src.value(), pd.0, lkey.0)?;
-        Some(Messages { links, link: *link, src, messages })
+        Some(Messages { links: *links, link: *link, src, messages })
+    }
+
+    #[inline(always)]
+    fn take(&mut self, dst: Qpn, src: Qpn, pd: PdId, seq: Psn, into: &Sge) -> Option<Plain> {
+        let (dst, src, seq) = (dst.value(), src.value(), seq.value());
+        let shm::Plain { len, solicited } =
+            self.arrivals.take(dst, src, pd.0, seq, &element(into))?;
+        Some(Plain { len, solicited })
     }
 }
 
 /// Messages of one queue pair among them.
 struct Messages<'a, const BORROWED: bool> {
-    links: &'a shm::Links,
+    links: Option<&'a shm::Links>,
     link: LinkId,
     src: Qpn,
     messages: shm::Messages<'a, BORROWED>,
@@ -196,7 +211,7 @@ impl<const BORROWED: bool> pmd_roce::local::Messages for Messages<'_, BORROWED> 
 
     #[inline(always)]
     fn sender(&self) -> Target {
-        target(self.links, self.link, self.src)
+        self.links.map_or(Target::Gone, |links| target(links, self.link, self.src))
     }
 }
 
@@ -366,13 +381,17 @@ pub(crate) struct Straight<'a>(shm::Straight<'a>);
 impl<'a> Straight<'a> {
     #[inline(always)]
     fn open(links: &'a mut shm::Links, link: LinkId, pair: Pair) -> Option<Self> {
-        let pair = shm::Pair {
-            qpn: pair.qpn.value(),
-            pd: pair.pd.0,
-            peer: pair.peer.value(),
-            peer_pd: pair.peer_pd.0,
-        };
-        links.straight(link.0, pair).map(Self)
+        links.straight(link.0, wire_pair(pair)).map(Self)
+    }
+}
+
+#[inline(always)]
+const fn wire_pair(pair: Pair) -> shm::Pair {
+    shm::Pair {
+        qpn: pair.qpn.value(),
+        pd: pair.pd.0,
+        peer: pair.peer.value(),
+        peer_pd: pair.peer_pd.0,
     }
 }
 
@@ -561,6 +580,13 @@ impl LocalPeer for Answering<'_> {
 
 impl LocalPeer for Peers {
     type Straight<'a> = Straight<'a>;
+
+    #[inline(always)]
+    fn send_alone(&mut self, link: LinkId, pair: Pair, message: &Alone<'_>) -> Option<u64> {
+        let Alone { seen, seq, solicited, from, now } = *message;
+        let message = shm::Alone { seen, seq: seq.value(), solicited, from: element(from), now };
+        self.links.as_mut()?.send_alone(link.0, wire_pair(pair), &message)
+    }
 
     #[inline(always)]
     fn straight(&mut self, link: LinkId, pair: Pair) -> Option<Straight<'_>> {

@@ -10,6 +10,7 @@ use pmd_mem::{Access, Key, KeyCache, Known};
 
 use super::link::index;
 use super::links::Links;
+use super::page::LINE;
 use super::payload::{Inbound, Payload};
 use super::reach::Sge;
 use super::record::{Piece, Record, TwoWords, is_pull};
@@ -17,6 +18,10 @@ use super::short::{self, Short};
 
 /// Takes what arrives on a link.
 pub trait Take {
+    /// The plain SEND at the front, with its bytes behind it, if it is alone there and wanted; whether it was taken. If not, it comes by
+    /// one of the other ways.
+    fn alone(&mut self, arrivals: &mut Arrivals<'_>) -> bool;
+
     /// Plain SENDs: takes as many from the front as it likes, at most `budget`; returns how many.
     fn run(&mut self, links: &Links, arrivals: &mut Arrivals<'_>, budget: usize) -> usize;
 
@@ -28,6 +33,10 @@ pub trait Take {
 pub(super) struct Each<F>(pub(super) F);
 
 impl<F: FnMut(&mut Links, &Record, &mut Payload<'_>) -> bool> Take for Each<F> {
+    fn alone(&mut self, _: &mut Arrivals<'_>) -> bool {
+        false
+    }
+
     fn run(&mut self, _: &Links, _: &mut Arrivals<'_>, _: usize) -> usize {
         0
     }
@@ -47,6 +56,16 @@ impl Inbound {
     pub(super) const fn arrivals(&mut self) -> Arrivals<'_> {
         Arrivals(self)
     }
+
+    /// Whether a plain message with its bytes behind it is at the front, and as far as its line shows nothing behind that. What is in
+    /// the next line is left alone: the sender may be writing there.
+    #[inline(always)]
+    pub(super) fn is_alone(&self) -> bool {
+        let (at, word) = self.reader.peek();
+        let Some(len) = short::len(word) else { return false };
+        let end = at + short::size(len);
+        end.is_multiple_of(LINE) || self.reader.around(end) == 0
+    }
 }
 
 impl Arrivals<'_> {
@@ -61,6 +80,24 @@ impl Arrivals<'_> {
         } else {
             None
         }
+    }
+
+    /// Takes the message at the front, if it is the short one with this number from `src` to `dst`, a queue pair of the domain `pd`,
+    /// and its bytes can be copied to the start of a local element by a key that is known.
+    #[inline(always)]
+    pub fn take(&mut self, dst: u32, src: u32, pd: u32, seq: u32, into: &Sge) -> Option<Plain> {
+        let Inbound { reader, ends, keys, .. } = &mut *self.0;
+        let (words, at, tail) = reader.split();
+        let [word, bytes @ ..] = words.as_slice().get(index(at)..)? else { return None };
+        let (len, solicited) = ends.short(dst, src)?.read(word.load(Ordering::Acquire), seq)?;
+        if len > into.len {
+            return None;
+        }
+        let place = keys.find(Key(into.lkey), pd, into.addr, len.into(), Access::LOCAL_WRITE)?;
+        place.copy_from_words(bytes).then(|| {
+            *tail += short::size(len.into());
+            Plain { len, solicited }
+        })
     }
 
     /// The messages from `src` to `dst`, a queue pair of the domain `pd`, into memory of one key. `None`: the key is not known yet,

@@ -87,6 +87,8 @@ pub(crate) struct Outbound {
     pub(crate) reserve: u64,
     /// Up to where the peer had taken records before the last of its answers that were handed in.
     pub(crate) judged: u64,
+    /// What it has taken was not looked at the last time: next time it is.
+    pub(crate) is_behind: bool,
     /// Whether the lcore knows that there may be something to publish.
     pub(crate) is_queued: bool,
 }
@@ -174,6 +176,7 @@ impl Link {
             waker: Waker { asleep: PeerWord::new(page, ASLEEP_AT)?, bell },
             reserve: out_bytes / RESERVE_DIVISOR,
             judged: 0,
+            is_behind: false,
             is_queued: false,
         };
         let inbound = Inbound {

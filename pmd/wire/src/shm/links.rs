@@ -225,29 +225,46 @@ impl Links {
     /// As [`Self::rx`], for whoever takes plain SENDs in runs.
     #[inline]
     pub fn rx_with(&mut self, id: u32, take: &mut impl Take) -> usize {
-        let Some(link) = self.link_mut(id) else { return 0 };
+        let Some(link) = found_mut(&mut self.slots, id) else { return 0 };
+        let Some(inbound) = &mut link.inbound else { return 0 };
+        // A message that is alone comes before everything else: what the peer has taken is in another line, which it may just be
+        // writing, and is looked at next time.
+        if inbound.is_alone() && !core::mem::replace(&mut link.out.is_behind, true) {
+            // The turn ends with `publish`, which leaves again.
+            self.busy.enter();
+            if take.alone(&mut inbound.arrivals()) {
+                if !core::mem::replace(&mut link.out.is_queued, true) {
+                    self.dirty.push(id);
+                }
+                return 1;
+            }
+        }
+        link.out.is_behind = false;
         // Before the peer's records are looked at: what it answered to any of these positions is among them.
         let position = link.out.writer.peek_taken();
-        if let (Ok(position), Some(inbound)) = (position, &link.inbound)
+        if let Ok(position) = position
             && !inbound.reader.has_next()
         {
             link.out.judged = position;
             return 0;
         }
-        let Some(mut inbound) = link.inbound.take() else { return 0 };
+        self.rx_all(id, position, take)
+    }
+
+    /// Takes a burst, before which the peer had taken records up to `position`.
+    #[inline(never)]
+    fn rx_all(&mut self, id: u32, position: Result<u64, Garbage>, take: &mut impl Take) -> usize {
+        let Some(mut inbound) = self.link_mut(id).and_then(|link| link.inbound.take()) else {
+            return 0;
+        };
         let was_inside = self.busy.is_inside();
         let burst = self.burst(&mut inbound, take);
-        if let Some(link) = self.link_mut(id) {
-            if let (Ok(position), Ok(Burst { drained: true, .. })) = (position, burst) {
-                link.out.judged = position;
-            }
-            let has_news = inbound.reader.has_unreported() && !link.out.is_queued;
-            link.inbound = Some(inbound);
-            if has_news {
-                link.out.is_queued = true;
-                self.dirty.push(id);
-            }
+        if let Some(link) = self.link_mut(id)
+            && let (Ok(position), Ok(Burst { drained: true, .. })) = (position, burst)
+        {
+            link.out.judged = position;
         }
+        self.give_back(id, inbound);
         if !was_inside {
             self.busy.exit();
         }
@@ -258,6 +275,16 @@ impl Links {
                 0
             }
         }
+    }
+
+    /// Ends a burst: the peer is to learn of it.
+    #[inline(always)]
+    fn give_back(&mut self, id: u32, inbound: Box<Inbound>) {
+        let Some(link) = found_mut(&mut self.slots, id) else { return };
+        if inbound.reader.has_unreported() && !core::mem::replace(&mut link.out.is_queued, true) {
+            self.dirty.push(id);
+        }
+        link.inbound = Some(inbound);
     }
 
     #[inline]

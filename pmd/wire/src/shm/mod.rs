@@ -47,4 +47,4 @@ pub use port::{AttachError, ExportError, OpenError, PeerName, Port, PortConfig};
 pub use reach::{MemoryFault, Remote, Sge};
 pub use record::{Datagram, Garbage, Kind, Record};
 pub use rendezvous::{Directory, DirectoryError, PortClaim, PortError, PrefixClaim, PrefixError};
-pub use straight::{Pair, Straight};
+pub use straight::{Alone, Pair, Straight};

@@ -46,7 +46,7 @@ pub struct ShownQp {
 
 /// The highest state there is.
 const STATE_MAX: u8 = 6;
-const LINE: u64 = 64;
+pub(crate) const LINE: u64 = 64;
 const WORDS: usize = (LINE / 8) as usize;
 /// Where the slots begin; before them lie two lines for the owner's announcements.
 const SLOTS_AT: u64 = 256;

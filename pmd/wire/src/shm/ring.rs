@@ -301,6 +301,12 @@ impl<M: Words, C: Store> Reader<M, C> {
         (at, self.words.load(at, Ordering::Acquire))
     }
 
+    /// The word at `at`, which may lie in the next lap.
+    #[inline(always)]
+    pub(crate) fn around(&self, at: u64) -> u64 {
+        self.words.load(at & (self.capacity - 1), Ordering::Relaxed)
+    }
+
     /// Whether there is something to take.
     #[inline]
     pub(crate) fn has_next(&self) -> bool {

@@ -55,7 +55,48 @@ pub struct Straight<'a> {
     is_inside: bool,
 }
 
+/// A SEND of some bytes which is alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Alone {
+    /// What a glance at the peer's queue pair must find.
+    pub seen: u64,
+    /// Its number.
+    pub seq: u32,
+    /// A solicited event is asked for.
+    pub solicited: bool,
+    /// Its bytes.
+    pub from: Sge,
+    /// To be visible now, instead of after [`Links::publish`].
+    pub now: bool,
+}
+
 impl Links {
+    /// Appends a short SEND from a queue pair of this lcore to its peer, by a key that is known; returns the position after it. As
+    /// [`Straight::send`], for one message alone: nothing is looked up that it does not need. `None`: nothing has happened.
+    #[inline(always)]
+    pub fn send_alone(&mut self, id: u32, pair: Pair, message: &Alone) -> Option<u64> {
+        let Alone { seen, seq, solicited, from, now } = *message;
+        self.busy.enter();
+        let out = &mut found_mut(&mut self.slots, id)?.out;
+        let word = out.ends.short(pair.peer, pair.qpn)?.word(seq, solicited, from.len)?;
+        if out.page.glance(pair.peer) != seen {
+            return None;
+        }
+        let len = from.len.into();
+        let source = self.keys.find(Key(from.lkey), pair.pd, from.addr, len, Access::empty())?;
+        let size = short::size(len);
+        let writer = &mut out.writer;
+        let at = writer.place(size, writer.until(out.reserve))?;
+        let position = writer.append(at, word, size, |ring| ring.copy_behind(index(at), source))?;
+        if now {
+            writer.publish();
+            out.waker.wake(self.busy.announce());
+        } else if !core::mem::replace(&mut out.is_queued, true) {
+            self.dirty.push(id);
+        }
+        Some(position)
+    }
+
     /// Opens the way from a queue pair of this lcore to its peer. `None`: the link is down, or not the one between these two.
     #[inline(always)]
     pub fn straight(&mut self, id: u32, pair: Pair) -> Option<Straight<'_>> {
@@ -110,7 +151,7 @@ impl<'a> Straight<'a> {
             let Self { pair, own, here, writer, until, is_inside, .. } = self;
             let can_pull = *is_inside || own.is_exported(here.region());
             return if can_pull {
-                send_pull(writer, *until, pair, (seq, solicited), from)
+                send_pull(writer, *until, *pair, (seq, solicited), from)
             } else {
                 None
             };
@@ -331,7 +372,7 @@ const fn next(seq: u32) -> u32 {
 fn send_pull(
     writer: &mut ring::Writer<Words, PeerWord>,
     until: u64,
-    pair: &Pair,
+    pair: Pair,
     (seq, solicited): (u32, bool),
     from: Sge,
 ) -> Option<u64> {
@@ -341,7 +382,7 @@ fn send_pull(
     if len == 0 {
         return None;
     }
-    let Pair { qpn: src, peer: dst, pd, .. } = *pair;
+    let Pair { qpn: src, peer: dst, pd, .. } = pair;
     let kind = Kind::Send;
     let header = Record { kind, dst, src, seq, len, imm: None, solicited, srqn: None }.two_words();
     let [a, b, c] = Piece { lkey, pd, addr, len }.encode();
@@ -352,7 +393,7 @@ fn send_pull(
     Some(writer.commit(at, header.first, SIZE))
 }
 
-#[inline(never)]
+#[inline(always)]
 fn known(keys: &KeyCache, key: u32, pd: u32) -> Option<Known<'_>> {
     keys.known(Key(key), pd)
 }

@@ -12,6 +12,7 @@ struct Taker {
     /// What was taken in runs, and what was not: receiver and bytes.
     got: Vec<(u32, Vec<u8>)>,
     in_runs: usize,
+    alone: usize,
 }
 
 impl Taker {
@@ -42,6 +43,23 @@ impl Taker {
 }
 
 impl Take for Taker {
+    fn alone(&mut self, arrivals: &mut Arrivals<'_>) -> bool {
+        // With an even limit it waits for the other ways.
+        if self.most.is_multiple_of(2) {
+            return false;
+        }
+        let (dst, is_borrowed) = arrivals.front().unwrap();
+        assert!(!is_borrowed);
+        let sge = self.into.sge(0, self.room);
+        let (_, src, next) = self.pairs.iter_mut().find(|(qpn, ..)| *qpn == dst).unwrap();
+        let Some(plain) = arrivals.take(dst, *src, PD, *next, &sge) else { return false };
+        assert_eq!(plain.solicited, next.is_multiple_of(3));
+        *next += 1;
+        self.got.push((dst, self.into.bytes(0, plain.len as usize)));
+        self.alone += 1;
+        true
+    }
+
     fn run(&mut self, _: &Links, arrivals: &mut Arrivals<'_>, budget: usize) -> usize {
         let most = self.most.min(budget);
         let mut taken = 0;
@@ -83,7 +101,8 @@ fn runs_and_records_take_the_same() {
     from.region.write_at(0, &bytes).unwrap();
     let (ab, ba) = link(&mut a, 0, &mut b, 0);
     let pairs = (1..=3).map(|n| (b.qpn(0, n), a.qpn(0, n), 0)).collect();
-    let mut taker = Taker { pairs, into, room: 4096, most: 0, got: Vec::new(), in_runs: 0 };
+    let mut taker =
+        Taker { pairs, into, room: 4096, most: 0, got: Vec::new(), in_runs: 0, alone: 0 };
     let (mut sent, mut seqs) = (Vec::new(), [0_u32; 3]);
     for round in 0..1000_u32 {
         for nth in 0..round % 24 {
@@ -114,6 +133,7 @@ fn runs_and_records_take_the_same() {
     }
     assert!(taker.got == sent, "each arrives whole and in order");
     assert!(taker.in_runs > sent.len() / 2, "{} of {} in runs", taker.in_runs, sent.len());
+    assert!(taker.alone > 50, "{} of {} alone", taker.alone, sent.len());
 }
 
 /// Tries to take the message at the front in ways that are wrong in one thing, and then the right way.
@@ -166,6 +186,29 @@ impl Picky {
 }
 
 impl Take for Picky {
+    fn alone(&mut self, arrivals: &mut Arrivals<'_>) -> bool {
+        const SEQ: u32 = 5;
+
+        let ((dst, src), len) = (self.right, self.len);
+        let place = self.into.sge(8, len);
+        for (dst, src, pd, seq, into) in [
+            (dst, src ^ 1 << 14, PD, SEQ, place),
+            (dst ^ 1 << 17, src, PD, SEQ, place),
+            (dst ^ 1, src, PD, SEQ, place),
+            (dst, src ^ 1, PD, SEQ, place),
+            (dst, src, PD + 1, SEQ, place),
+            (dst, src, PD, SEQ + 1, place),
+            (dst, src, PD, SEQ, Sge { len: len - 1, ..place }),
+            (dst, src, PD, SEQ, Sge { lkey: place.lkey ^ 1, ..place }),
+            (dst, src, PD, SEQ, Sge { addr: self.into.va() - 1, ..place }),
+            (dst, src, PD, SEQ, self.other.sge(8, len)),
+        ] {
+            assert_eq!(arrivals.take(dst, src, pd, seq, &into), None, "{seq} into {into:?}");
+        }
+        assert!(self.into.bytes(0, 1024).iter().all(|byte| *byte == 0), "nothing was copied");
+        false
+    }
+
     fn run(&mut self, _: &Links, arrivals: &mut Arrivals<'_>, _: usize) -> usize {
         if self.outcome.is_some() {
             return 0;

@@ -1,5 +1,6 @@
 //! The shared-memory wire as its users see it: within a process, between processes, and with peers that misbehave.
 
+mod alone;
 mod arrivals;
 mod crossing;
 mod fencing;
