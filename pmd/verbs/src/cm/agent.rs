@@ -73,8 +73,8 @@ impl CmAgent {
         &self.desk.cx
     }
 
-    /// Gives the manager a command, with the time that it asks for. What it wants sent leaves in the
-    /// lcore's next turn.
+    /// Gives the manager a command, with the time that it asks for. What it wants sent leaves at once, or where a loop
+    /// drives the device, in its next turn.
     ///
     /// # Panics
     /// When the command uses the same device: it is borrowed meanwhile.

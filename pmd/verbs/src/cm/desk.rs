@@ -45,7 +45,8 @@ impl Desk {
         self.bell.get().map(|bell| &**bell).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Gives the manager a command, with the time that it asks for.
+    /// Gives the manager a command, with the time that it asks for. What it wants sent leaves at once, or where a
+    /// loop drives the device, in its next turn.
     pub(super) fn command<R>(&self, command: impl FnOnce(&mut Cm, Instant) -> R) -> R {
         let device = self.cx.device();
         self.cx.with(|core| {
@@ -54,6 +55,10 @@ impl Desk {
             let result = command(cm, now);
             core.post_mads();
             core.ring_for_management();
+            if !core.driven {
+                // Who sleeps next shall not keep its peer waiting.
+                core.transmit(now);
+            }
             result
         })
     }
