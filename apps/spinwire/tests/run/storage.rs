@@ -1,6 +1,7 @@
 //! Block storage from outside: the configs as they are, two processes, kills, and disks that fail.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -354,6 +355,22 @@ fn p24_a_killed_target_that_is_started_again_has_its_load_back() {
         assert_eq!((&load["messages"], recoveries(load)), (&40_000.into(), 2), "{load}");
         let output = pair.target.end();
         assert_eq!(output.status.code(), Some(0), "{}", report(&output));
+    }
+}
+
+/// P24: a target that dies while its load connects is waited for as one that does not listen yet.
+#[test]
+fn p24_a_target_that_dies_while_its_load_connects() {
+    let (folder, address) = (Folder::new("dies"), free_address());
+    let first = TcpListener::bind(&address).expect("the address is free");
+    let load = load("shm", &address, &folder, &format!("count = 100\n{COMES_BACK}"), &[]);
+    // Both queue pairs are dialled; each is answered by nobody, and loses its channel.
+    let calls = [first.accept(), first.accept()];
+    drop((calls, first));
+    let target = target(&settings("shm", &address), &[]);
+    for end in [load, target] {
+        let output = end.end();
+        assert_eq!(output.status.code(), Some(0), "{}{}", report(&output), stderr(&output));
     }
 }
 

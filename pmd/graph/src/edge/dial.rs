@@ -76,8 +76,8 @@ pub(super) struct Caller {
 /// The peer is dialled again, since its process was gone.
 #[derive(Clone, Copy, Debug)]
 struct Again {
-    /// When the connection before this one failed.
-    since: u64,
+    /// When the connection before this one failed; `None` where there was none yet.
+    since: Option<u64>,
     attempt: u32,
 }
 
@@ -150,7 +150,7 @@ impl Dial {
         let (address, limit) = (caller.address?, caller.reconnect?);
         Some(Self {
             deadline: Some(since.saturating_add(nanoseconds(limit))),
-            again: Some(Again { since, attempt: 0 }),
+            again: Some(Again { since: Some(since), attempt: 0 }),
             peer: Peer::at(address),
             stage: Stage::Start(Start::Remote(address)),
             caller,
@@ -168,6 +168,10 @@ impl Dial {
                 self.pause(now, again, failure)?;
                 None
             }
+            (Err(failure), None) if self.may_come_back(&failure) => {
+                self.pause(now, Again { since: None, attempt: 0 }, failure)?;
+                None
+            }
             (Err(failure), None) => return Err(failure),
         };
         if let Some((payload, line)) = connected {
@@ -177,6 +181,12 @@ impl Dial {
             Stage::Reached { pending, .. } => Dialing::Reached(pending.endpoint()),
             _ => Dialing::Waiting,
         })
+    }
+
+    /// Whether a peer that died before there was a connection is waited for, as one that does not listen yet.
+    fn may_come_back(&self, failure: &Failure) -> bool {
+        let Caller { reconnect, address, .. } = &self.caller;
+        reconnect.is_some() && address.is_some() && failure.verdict.code == Code::PeerDead
     }
 
     /// Goes on with this attempt. Returns the answer and the connection once it is made.
@@ -257,7 +267,7 @@ impl Dial {
         let line = Line::new(endpoint, channel, self.peer.clone(), home.clone());
         match reconnect.filter(|_| returns) {
             Some(limit) => {
-                let since = self.again.map(|again| again.since);
+                let since = self.again.and_then(|again| again.since);
                 let caller = address.is_some().then(|| self.caller.clone());
                 line.coming_back(Comeback::new(Role::Leads, limit, since), caller)
             }
@@ -290,7 +300,7 @@ impl Dial {
             Ok(()) => Stage::Asked { channel, pending },
             Err(error) => {
                 let failure = self.gone(&error.to_string());
-                if self.again.is_none() {
+                if self.again.is_none() && !self.may_come_back(&failure) {
                     return Err(failure);
                 }
                 Stage::Failed(failure)
@@ -379,7 +389,8 @@ impl Dial {
 
     /// A peer that was there has not come back; `last` is what the last attempt met.
     fn given_up(&self, last: Failure) -> Failure {
-        if last.verdict.code != Code::PeerNotReady {
+        let was_connected = self.again.is_some_and(|again| again.since.is_some());
+        if last.verdict.code != Code::PeerNotReady || !was_connected {
             return last;
         }
         let (peer, limit) = (&self.peer, self.limit());
@@ -392,7 +403,7 @@ impl Dial {
     /// How long it may take until there is a connection.
     fn limit(&self) -> Duration {
         let Caller { timeout, reconnect, .. } = self.caller;
-        self.again.and(reconnect).unwrap_or(timeout)
+        self.again.and_then(|again| again.since).and(reconnect).unwrap_or(timeout)
     }
 
     /// There is no channel.
