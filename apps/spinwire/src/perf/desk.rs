@@ -1,6 +1,6 @@
 //! What a loop of one lcore works with: its objects, its clock, and the control thread's signals.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use pmd_lcore::limits::GAP_NS_MIN;
 use pmd_lcore::{Clock, Gap};
-use pmd_observe::why::End;
+use pmd_observe::why::{End, FaultHits};
 use pmd_verbs::roce::ids::Instant;
 use pmd_verbs::{Completion, Device, WcStatus};
 
@@ -97,6 +97,8 @@ pub(super) struct Desk<'a, T: Flavour> {
     pub(super) cpu_shared: bool,
     /// The longest time that it did not poll, of late.
     pub(super) gap: Cell<Gap>,
+    /// How often each of this end's flips has changed a byte.
+    pub(super) flipped: RefCell<Vec<u64>>,
 }
 
 /// An lcore that found nothing to do.
@@ -124,10 +126,17 @@ impl<T: Flavour> Desk<'_, T> {
     /// What it knows of itself and of one of its queue pairs.
     pub(super) fn end(&self, wanted: Option<u32>) -> End {
         let gap = self.gap.get();
+        let mut end = self.ends.evidence(wanted);
+        let hits = self.flipped.borrow();
+        let flips = self.params.flips.iter().zip(&*hits);
+        let own = flips
+            .filter(|(flip, _)| flip.side == self.side())
+            .map(|(flip, hits)| FaultHits { rule: flip.to_string(), hits: *hits });
+        end.faults.extend(own);
         End {
             gap_ns: Some(gap.ns),
             gap_age_ns: Some(self.ticker.now().0.saturating_sub(gap.ended)),
-            ..self.ends.evidence(wanted)
+            ..end
         }
     }
 

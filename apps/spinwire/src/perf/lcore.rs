@@ -190,6 +190,7 @@ fn live<T: Flavour>(seat: Seat, params: &Params, line: &Line) -> Result<(), Fail
         shared: seat.shared,
         cpu_shared: seat.cpu_shared,
         gap: std::cell::Cell::default(),
+        flipped: std::cell::RefCell::new(vec![0; params.flips.len()]),
     };
     let mut inbox = Inbox::new(&desk);
     loop {

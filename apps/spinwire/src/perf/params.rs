@@ -1,5 +1,6 @@
 //! What both ends agree on: the client decides, the server is told.
 
+use std::fmt;
 use std::time::Duration;
 
 use pmd_verbs::roce::ids::PathMtu;
@@ -66,6 +67,13 @@ pub(super) struct Flip {
     pub(super) side: u8,
     /// Place in what the first lcore's buffers hold of one size, slots joined.
     pub(super) offset: u64,
+}
+
+/// As the command line has it.
+impl fmt::Display for Flip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "flip {} {}", if self.side == 0 { "client" } else { "server" }, self.offset)
+    }
 }
 
 impl Params {

@@ -1,7 +1,6 @@
 //! What a measurement came to, for people and for programs.
 
 use pmd_observe::report::{BytesPerSecond, Nanos};
-use pmd_observe::why::FaultHits;
 use pmd_observe::{Latency, Snapshot, Verdict};
 use serde_json::{Map, Value, json};
 
@@ -244,8 +243,8 @@ pub(super) fn ending(
     }
     text.push('\n');
     for (end, faults) in ["this end", "the other end"].iter().zip(&halves.faults) {
-        for FaultHits { rule, hits } in faults {
-            text.push_str(&format!("fault at {end}: `{rule}` hit {hits} frames\n"));
+        for fault in faults {
+            text.push_str(&format!("fault at {end}: {fault}\n"));
         }
     }
     text.push_str(&format!("{verdict}\n"));

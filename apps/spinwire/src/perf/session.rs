@@ -569,10 +569,12 @@ fn together(ends: Vec<End>, wanted: Option<u32>) -> End {
     }
     let gap = ends.iter().max_by_key(|end| end.gap_ns).map(|end| (end.gap_ns, end.gap_age_ns));
     let (gap_ns, gap_age_ns) = gap.unwrap_or_default();
+    // What changes stored bytes is known to the first lcore alone.
+    let faults = ends.first().map(|end| end.faults.clone()).unwrap_or_default();
     let is_wanted = |end: &End| wanted.is_some() && end.qp.qpn == wanted;
     let at = ends.iter().position(is_wanted).unwrap_or(0);
     let one = ends.into_iter().nth(at).unwrap_or_default();
-    End { after, gap_ns, gap_age_ns, ..one }
+    End { after, gap_ns, gap_age_ns, faults, ..one }
 }
 
 fn say_hellos(dialogue: &mut Dialogue, all: impl Iterator<Item = Vec<Hello>>) {

@@ -80,7 +80,10 @@ impl Pass {
         }
         let size = u64::from(self.size);
         let first = (u64::from(qp) * u64::from(area.slots()) + u64::from(slot)) * size;
-        for flip in desk.params.flips.iter().filter(|flip| flip.side == desk.side()) {
+        for (flip, hits) in desk.params.flips.iter().zip(&mut *desk.flipped.borrow_mut()) {
+            if flip.side != desk.side() {
+                continue;
+            }
             let Some(at) = flip.offset.checked_sub(first).filter(|at| *at < size) else {
                 continue;
             };
@@ -88,6 +91,7 @@ impl Pass {
             let at = area.at(qp, slot) + at;
             desk.ends.memory.region.read_at(at, &mut byte)?;
             desk.ends.memory.region.write_at(at, &[!byte[0]])?;
+            *hits += 1;
         }
         Ok(())
     }

@@ -62,6 +62,8 @@ fn a_changed_byte_is_found_and_named() {
             (&"data-mismatch".into(), &owner.into()),
             "{line}: {verdict}"
         );
+        let hits = format!("`{fault}` changed 1 bytes");
+        assert!(verdict["evidence"].to_string().contains(&hits), "{line}: {verdict}");
         let summary = verdict["summary"].as_str().unwrap();
         assert!(
             summary.starts_with("byte 3 is 0x") && summary.contains(" instead of 0x"),

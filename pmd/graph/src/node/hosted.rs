@@ -23,6 +23,8 @@ pub(crate) struct NodeResult {
     pub(crate) active_ns: u64,
     pub(crate) path: Option<&'static str>,
     pub(crate) recoveries: Recoveries,
+    /// Offsets of stored bytes that a fault has changed.
+    pub(crate) flipped: Vec<u64>,
     /// Of a node with a device.
     pub(crate) counters: Option<PortCounters>,
     /// When it failed (ns), and why.
@@ -140,7 +142,7 @@ impl pmd_lcore::Node for Hosted {
 
     fn finish(&mut self) {
         self.record.publish();
-        let Record { counts, latency, began, last, path, recoveries, .. } = &self.record;
+        let Record { counts, latency, began, last, path, recoveries, flipped, .. } = &self.record;
         let result = NodeResult {
             index: self.index,
             counts: *counts,
@@ -148,6 +150,7 @@ impl pmd_lcore::Node for Hosted {
             active_ns: began.map_or(0, |began| last.saturating_sub(began)),
             path: *path,
             recoveries: *recoveries,
+            flipped: flipped.clone(),
             counters: self.place.counters(),
             failure: self.failure.take(),
         };

@@ -63,6 +63,8 @@ pub struct Record {
     pub(crate) last: u64,
     pub(crate) path: Option<&'static str>,
     pub(crate) recoveries: Recoveries,
+    /// Stored bytes that a fault has changed: there are as many as were asked for.
+    pub(crate) flipped: Vec<u64>,
     live: Arc<Live>,
 }
 
@@ -75,6 +77,7 @@ impl Record {
             last: 0,
             path: None,
             recoveries: Recoveries::default(),
+            flipped: Vec::new(),
             live,
         }
     }
@@ -112,6 +115,11 @@ impl Record {
         let Recoveries { count, max_ns, .. } = self.recoveries;
         self.recoveries =
             Recoveries { count: count + 1, last_ns: took_ns, max_ns: max_ns.max(took_ns) };
+    }
+
+    /// The stored byte of this offset was changed on purpose.
+    pub(crate) fn flipped(&mut self, offset: u64) {
+        self.flipped.push(offset);
     }
 
     /// How its bytes reach the peer: as [`Endpoint::path`](pmd_verbs::endpoint::Endpoint::path) says.

@@ -177,6 +177,7 @@ impl Start {
             active_ns: 0,
             path: None,
             recoveries: Recoveries::default(),
+            flipped: Vec::new(),
             counters: None,
             failure: Some((context.clock.now(), failure.clone())),
         };

@@ -204,20 +204,35 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
         memory: regions,
         trouble,
         evidence,
-        faults: fault_reports(&devices, &plan),
+        faults: fault_reports(&devices, &plan, &stores.flips, &results),
         packets_by: packets_by.map(str::to_owned),
     })
 }
 
-/// How often each fault of frames has acted, and at which device.
-fn fault_reports(devices: &[OpenDevice], plan: &Plan) -> Vec<FaultReport> {
+/// How often each fault has acted, and at which device or node.
+fn fault_reports(
+    devices: &[OpenDevice],
+    plan: &Plan,
+    flips: &[Flip],
+    results: &[NodeResult],
+) -> Vec<FaultReport> {
     let both = devices.iter().zip(&plan.devices);
     let reports = both.flat_map(|(open, device)| {
         let report =
             |FaultHits { rule, hits }| FaultReport { device: device.name.clone(), rule, hits };
         open.device.faults().into_iter().map(report)
     });
-    reports.collect()
+    let hits = |flip: &Flip| {
+        let own = results.iter().filter(|result| plan.nodes[result.index].name == flip.node);
+        let flipped = own.flat_map(|result| &result.flipped);
+        flipped.filter(|offset| **offset == flip.offset).count() as u64
+    };
+    let flips = flips.iter().map(|flip| FaultReport {
+        device: flip.node.clone(),
+        rule: format!("flip {} {}", flip.node, flip.offset),
+        hits: hits(flip),
+    });
+    reports.chain(flips).collect()
 }
 
 /// Which faults concern nodes, and which the frames of devices.

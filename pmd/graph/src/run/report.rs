@@ -7,7 +7,7 @@ use pmd_lcore::Stats;
 use pmd_observe::report::{
     Align, Bytes, BytesPerSecond, Count, Nanos, PerSecond, Percent, Table, per_second,
 };
-use pmd_observe::why::Evidence;
+use pmd_observe::why::{Evidence, FaultHits};
 use pmd_observe::{Latency, Snapshot, Verdict};
 use serde::Serialize;
 
@@ -35,7 +35,7 @@ pub struct Report {
     pub memory: Vec<RegionReport>,
     /// What both ends knew, where a connection broke: what the verdict was made of.
     pub evidence: Option<Evidence>,
-    /// The faults of frames that were asked for, and how often each acted.
+    /// The faults of frames and of stored bytes that were asked for, and how often each acted.
     pub faults: Vec<FaultReport>,
     /// What kept everything on the packet path though shared memory may have been there: `--fault` or `--capture`.
     pub packets_by: Option<String>,
@@ -44,14 +44,14 @@ pub struct Report {
     pub trouble: String,
 }
 
-/// A fault of frames that was asked for.
+/// A fault of frames or of a stored byte that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FaultReport {
-    /// The device that it acts at.
+    /// The device, or the node with the byte, that it acts at.
     pub device: String,
     /// The rule, as the command line has it.
     pub rule: String,
-    /// Frames that it hit.
+    /// Frames that it hit, or bytes that it changed.
     pub hits: u64,
 }
 
@@ -255,7 +255,8 @@ impl fmt::Display for Report {
             writeln!(f, "memory of {lcore}: {} in {pages}{rights}", Bytes(*bytes))?;
         }
         for FaultReport { device, rule, hits } in &self.faults {
-            writeln!(f, "fault at {device}: `{rule}` hit {hits} frames")?;
+            let fault = FaultHits { rule: rule.clone(), hits: *hits };
+            writeln!(f, "fault at {device}: {fault}")?;
         }
         if let Some(reason) = &self.packets_by {
             writeln!(f, "everything went in packets for the sake of {reason}")?;

@@ -159,6 +159,9 @@ fn one_flipped_byte_is_found() {
             let report =
                 play_with(&storage("", "workload = \"sequential\"\nqps = 2", target), options);
             assert_eq!(report.verdict.code, Code::DataMismatch, "{report}");
+            let [fault] = &report.faults[..] else { panic!("{:?}", report.faults) };
+            assert_eq!((&*fault.device, fault.hits), ("target", 1), "{report}");
+            assert!(report.to_string().contains(&format!("`{}` changed 1 bytes", fault.rule)));
             let named = format!("byte {offset} differs: ");
             assert!(report.verdict.summary.starts_with(&named), "{}", report.verdict);
             // With it, everything in flight is given up: up to 32 requests on each of two queue pairs.
@@ -193,6 +196,15 @@ fn p24_a_store_that_hangs_is_named_by_its_target() {
         assert_eq!((served.messages, load.errors), (after, 32), "{report}");
         assert_eq!(load.messages, after.saturating_sub(BLOCKS), "{report}");
     }
+}
+
+/// A store that was to hang and was not asked so often: whoever looks for its effect would be misled.
+#[test]
+fn a_hang_that_does_not_come_is_told() {
+    let faults = vec!["hang target after 1000".parse().unwrap()];
+    let options = RunOptions { faults, ..RunOptions::default() };
+    let report = play_with(&storage("", "count = 10", ""), options);
+    fails(&report, Code::InvalidRequest, Owner::Config, &["it did not hang"]);
 }
 
 /// The same where the target waits for its disk for ever: its clients do not. Keep-alives are answered all the while, and

@@ -2,6 +2,8 @@
 //!
 //! Every part can be missing. A part that is missing is unknown, not zero: a rule that needs it does not apply.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::counters::Snapshot;
@@ -273,8 +275,19 @@ impl End {
 pub struct FaultHits {
     /// The rule, as the command line has it.
     pub rule: String,
-    /// Frames that it hit.
+    /// Frames that it hit, or stored bytes that it changed.
     pub hits: u64,
+}
+
+/// What it did, for people.
+impl fmt::Display for FaultHits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rule, hits } = self;
+        match rule.starts_with("flip") {
+            true => write!(f, "`{rule}` changed {hits} bytes"),
+            false => write!(f, "`{rule}` hit {hits} frames"),
+        }
+    }
 }
 
 /// Attributes of a queue pair. PSNs are those it was brought up with.

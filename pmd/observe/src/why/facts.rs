@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::evidence::{End, Evidence, FaultHits, Path, Peer, Request, Symptom, Told};
+use super::evidence::{End, Evidence, Path, Peer, Request, Symptom, Told};
 use crate::counters::Snapshot;
 use crate::limits::{LONG_GAP_NS, NOTICED_WITHIN_NS};
 use crate::report::Nanos;
@@ -278,8 +278,8 @@ pub(super) fn with_observations(mut verdict: Verdict, facts: &Facts<'_>) -> Verd
         }
     }
     for (whose, said, end) in ends {
-        for FaultHits { rule, hits } in end.into_iter().flat_map(|end| &end.faults) {
-            let line = format!("fault on purpose at {whose}: `{rule}` hit {hits} frames");
+        for fault in end.into_iter().flat_map(|end| &end.faults) {
+            let line = format!("fault on purpose at {whose}: {fault}");
             verdict = verdict.because(said(line));
         }
         for entry in end.into_iter().flat_map(|end| &end.journal) {

@@ -115,14 +115,21 @@ impl Hall {
 
     /// What the end comes to.
     pub(super) fn verdict(&mut self) -> Option<Failure> {
-        self.clientele.take_failure().or_else(|| self.unflipped())
+        self.clientele.take_failure().or_else(|| self.missed())
     }
 
     /// A fault that was asked for and did not happen: whoever looks for its effect would be misled.
-    fn unflipped(&self) -> Option<Failure> {
-        let offset = self.flips.first()?;
+    fn missed(&self) -> Option<Failure> {
         let name = &self.name;
-        let summary = format!("`{name}`: no client stored byte {offset}: nothing was flipped");
+        let summary = match self.flips.first() {
+            Some(offset) => {
+                format!("`{name}`: no client stored byte {offset}: nothing was flipped")
+            }
+            None if self.vault.has_missed_its_fault() => {
+                format!("`{name}`: its store was not asked so often: it did not hang")
+            }
+            None => return None,
+        };
         Some(Failure::new(Code::InvalidRequest, Owner::Config, summary))
     }
 

@@ -1,7 +1,9 @@
 //! A store that stops answering, as a disk does that hangs.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 
 use pmd_block::{Backend, Done, Layout, Request, SubmitError, Submitted};
 
@@ -13,19 +15,20 @@ pub(super) struct Hung {
     /// Requests that it still answers.
     left: u64,
     /// Requests that it will not answer.
-    held: usize,
+    held: Rc<Cell<usize>>,
 }
 
 impl Hung {
-    pub(super) fn new(inside: Box<dyn Backend>, after: u64) -> Self {
-        Self { inside, left: after, held: 0 }
+    /// `held` counts the requests that it will not answer.
+    pub(super) fn new(inside: Box<dyn Backend>, after: u64, held: Rc<Cell<usize>>) -> Self {
+        Self { inside, left: after, held }
     }
 
     /// Whether one more is answered.
     fn answers(&mut self) -> bool {
         let answers = self.left > 0;
         self.left = self.left.saturating_sub(1);
-        self.held += usize::from(!answers);
+        self.held.set(self.held.get() + usize::from(!answers));
         answers
     }
 }
@@ -68,7 +71,7 @@ impl Backend for Hung {
     }
 
     fn in_flight(&self) -> usize {
-        self.inside.in_flight() + self.held
+        self.inside.in_flight() + self.held.get()
     }
 }
 
@@ -80,7 +83,7 @@ mod tests {
 
     #[test]
     fn it_answers_as_many_as_it_is_told_to() {
-        let mut store = Hung::new(Box::new(Memory::new(4096)), 2);
+        let mut store = Hung::new(Box::new(Memory::new(4096)), 2, Rc::default());
         let request = |offset| Request { kind: Kind::Read, offset, len: 512, buffer: 0, token: 1 };
         assert_eq!(store.submit(&request(4096)), Err(SubmitError::OutOfRange), "not one of them");
         for _ in 0..2 {

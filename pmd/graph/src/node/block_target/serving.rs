@@ -337,7 +337,7 @@ impl Serving {
                     return Ok(());
                 }
             }
-            flip(request, &self.shelf.memory, at, flips)?;
+            flip(request, &self.shelf.memory, at, flips, record)?;
         }
         self.hand_over((now, now), key, request, vault, record);
         Ok(())
@@ -525,13 +525,21 @@ impl Serving {
 }
 
 /// Flips the bytes of the range that a fault names, once each: after they were checked, before they can be read back.
-fn flip(request: &Request, memory: &Extent, at: u64, flips: &mut Vec<u64>) -> Result<(), Failure> {
+fn flip(
+    request: &Request,
+    memory: &Extent,
+    at: u64,
+    flips: &mut Vec<u64>,
+    record: &mut Record,
+) -> Result<(), Failure> {
     let range = request.offset..request.offset + u64::from(request.len);
     while let Some(index) = flips.iter().position(|offset| range.contains(offset)) {
-        let place = at + (flips.swap_remove(index) - request.offset);
+        let offset = flips.swap_remove(index);
+        let place = at + (offset - request.offset);
         let mut byte = [0];
         memory.read_at(place, &mut byte)?;
         memory.write_at(place, &[!byte[0]])?;
+        record.flipped(offset);
     }
     Ok(())
 }

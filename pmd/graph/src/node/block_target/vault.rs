@@ -1,6 +1,8 @@
 //! Where the blocks are kept, and the memory that they pass through.
 
+use std::cell::Cell;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use pmd_block::{
@@ -31,6 +33,8 @@ pub(super) struct Vault {
     parts: Store,
     /// Parts of the memory, each a connection's; not used where the memory is the store.
     buffers: Store,
+    /// Requests that a fault has kept from an answer; `None` where none was asked for.
+    hung: Option<Rc<Cell<usize>>>,
     /// The store's own number: another one when what was stored is gone.
     number: u64,
 }
@@ -55,9 +59,10 @@ impl Vault {
                     (memory, Box::new(backend), "its memory".to_owned())
                 }
             };
-        let backend = match cx.hang() {
-            Some(after) => Box::new(Hung::new(backend, after)),
-            None => backend,
+        let hung = cx.hang().map(|_| Rc::default());
+        let backend = match (cx.hang(), &hung) {
+            (Some(after), Some(held)) => Box::new(Hung::new(backend, after, Rc::clone(held))),
+            _ => backend,
         };
         Ok(Self {
             name: cx.name().to_owned(),
@@ -67,6 +72,7 @@ impl Vault {
             backend,
             memory,
             label,
+            hung,
         })
     }
 
@@ -151,6 +157,11 @@ impl Vault {
     pub(super) fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), Failure> {
         let ended = self.backend.poll(&mut |ended| done.push(ended));
         ended.map(drop).map_err(|error| self.failed(&error))
+    }
+
+    /// Whether it was to hang on purpose, and never did.
+    pub(super) fn has_missed_its_fault(&self) -> bool {
+        self.hung.as_ref().is_some_and(|held| held.get() == 0)
     }
 
     /// It has a request for so long, and does not answer it.

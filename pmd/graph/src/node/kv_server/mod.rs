@@ -117,6 +117,9 @@ impl Node for KvServer {
     fn run(&mut self, now: u64, record: &mut Record) -> Result<Turn, Failure> {
         let mut work = self.acceptor.poll(now, &mut self.hall);
         work += self.hall.run(now, &mut self.table, &mut self.reply, record);
+        for offset in self.table.flipped() {
+            record.flipped(offset);
+        }
         for _ in 0..self.hall.clientele.take_errors() {
             record.error();
         }

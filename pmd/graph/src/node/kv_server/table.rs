@@ -33,6 +33,8 @@ pub(super) struct Table {
     kept: u64,
     /// Of these bytes, those that a fault asks it to flip.
     flips: Vec<u64>,
+    /// Those that were flipped, until somebody asks.
+    flipped: Vec<u64>,
 }
 
 /// Where a key is, or would be.
@@ -63,12 +65,26 @@ impl Table {
     /// they are put, is flipped once it is kept.
     pub(super) fn new(memory: Extent, capacity: u64, value: u64, flips: Vec<u64>) -> Self {
         let (count, stride) = (buckets(capacity), stride(value));
-        Self { buckets: memory, count, stride, capacity, held: 0, kept: 0, flips }
+        Self {
+            buckets: memory,
+            count,
+            stride,
+            capacity,
+            held: 0,
+            kept: 0,
+            flips,
+            flipped: Vec::new(),
+        }
     }
 
     /// A byte that was to be flipped and never kept.
     pub(super) fn unflipped(&self) -> Option<u64> {
         self.flips.first().copied()
+    }
+
+    /// The bytes that were flipped since the last call.
+    pub(super) fn flipped(&mut self) -> impl Iterator<Item = u64> + '_ {
+        self.flipped.drain(..)
     }
 
     /// Copies the value of a key to the front of `into`, which holds the longest one. Returns its length; `None` if
@@ -123,10 +139,12 @@ impl Table {
     fn flip(&mut self, at: u64, len: u32) -> Result<(), AccessError> {
         let kept = self.kept..self.kept + u64::from(len);
         while let Some(index) = self.flips.iter().position(|flip| kept.contains(flip)) {
-            let at = at + self.flips.swap_remove(index) - kept.start;
+            let offset = self.flips.swap_remove(index);
+            let at = at + offset - kept.start;
             let mut byte = [0];
             self.buckets.read_at(at, &mut byte)?;
             self.buckets.write_at(at, &[!byte[0]])?;
+            self.flipped.push(offset);
         }
         Ok(())
     }
