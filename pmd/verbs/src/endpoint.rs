@@ -12,12 +12,14 @@ use pmd_mem::Region;
 use pmd_observe::why::{End, Request};
 
 mod double;
+mod meeting;
 mod options;
 mod pending;
 mod queue_pair;
 mod reconnect;
 
 pub use double::{Double, double_pair};
+pub use meeting::MeetingPoint;
 pub use options::EndpointOptions;
 pub use pending::QueuePairPending;
 pub use pmd_ledger::Replay;
@@ -336,6 +338,15 @@ pub trait Pending {
     /// Connecting side: the peer has answered. Accepting side: afterwards `hello` returns the
     /// answer, with what was negotiated. Post receives before: the peer may send at once.
     fn connect(&mut self, peer: &[u8]) -> Result<Vec<u8>, ConnectError>;
+
+    /// Goes on with it after [`Pending::connect`]. Returns whether it is connected: at once, but where the two queue pairs meet
+    /// by the connection manager.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    fn meet(&mut self) -> Result<bool, ConnectError> {
+        Ok(true)
+    }
 
     /// The connected endpoint.
     fn into_endpoint(self: Box<Self>) -> Box<dyn Endpoint>;

@@ -262,3 +262,70 @@ fn ctrl_c_on_several_configs_drains_all_of_them() {
     assert!(sent["verified_bytes"].as_u64().unwrap() > 0);
     assert_eq!(sent["verified_bytes"], sent["bytes"]);
 }
+
+/// S0-39, S1-26: queue pairs of two processes meet by the connection manager, on both paths and several at once; a server that
+/// does not is named with both values; a connection that breaks comes back all the same.
+#[test]
+fn s0_39_connected_by_the_connection_manager() {
+    let input = Input::new("managed", 200_003);
+    let managed = ["node.target.connect=cm", "node.client.connect=cm"];
+    let run = |wire: &str, ways: [&str; 2], more: &[&str]| {
+        let address = free_address();
+        let listen = format!("node.target.listen={address}");
+        let peer = format!("node.client.peer={address}");
+        let (server, client) = (config("quickstart-server.toml"), config("quickstart-client.toml"));
+        let common = ["--set", wire, "--json", "--set"];
+        let server = [&["run", &server][..], &common, &[ways[0], "--set", &listen]].concat();
+        let server = Running::start(&server);
+        let set = input.set();
+        let client =
+            [&["run", &client][..], &common, &[ways[1], "--set", &peer, "--set", &set], more];
+        (spinwire(&client.concat()), server)
+    };
+    for (wire, path) in WIRES.into_iter().zip(["local", "packet"]) {
+        let (output, server) = run(wire, managed, &["--set", "node.client.qps=3"]);
+        let sent = report(&output);
+        assert_eq!(output.status.code(), Some(0), "{wire}: {sent}{}", stderr(&output));
+        assert_eq!(node(&sent, "client")["verified_bytes"], input.len);
+        assert_eq!(node(&sent, "client")["path"], path);
+        assert_eq!(server.end().status.code(), Some(0));
+    }
+    for (ways, said) in [
+        ([managed[0], "node.client.connect=oob"], "this side has cm, the peer oob"),
+        (["node.target.connect=oob", managed[1]], "this side has oob, the peer cm"),
+    ] {
+        let (output, mut server) = run(WIRES[1], ways, &[]);
+        let verdict = &report(&output)["verdict"];
+        assert_eq!(output.status.code(), Some(1), "{verdict}");
+        assert!(verdict["summary"].as_str().is_some_and(|text| text.contains(said)), "{verdict}");
+        server.signal("-INT");
+        drop(server.end());
+    }
+    // A wire that is dead for longer than the retry budget.
+    let sets = ["--set", "node.client.reconnect=always", "--set", "node.client.timeout=8"];
+    let fault = ["--fault", "drop all after 40 for 100ms"];
+    let (output, server) = run(WIRES[1], managed, &[&sets[..], &fault].concat());
+    let sent = report(&output);
+    assert_eq!(output.status.code(), Some(0), "{sent}{}", stderr(&output));
+    assert_eq!(node(&sent, "client")["verified_bytes"], input.len);
+    assert_eq!(server.end().status.code(), Some(0));
+}
+
+/// Where there are no packets there is no manager, and the way out is named.
+#[test]
+fn p25_the_connection_manager_needs_packets() {
+    let address = free_address();
+    let (listen, server) =
+        (format!("node.target.listen={address}"), config("quickstart-server.toml"));
+    let server = Running::start(&["run", &server, "--set", &listen]);
+    let (peer, client) = (format!("node.client.peer={address}"), config("quickstart-client.toml"));
+    let ways = ["--set", "node.client.connect=cm", "--set", "device.soft0.wire=shm"];
+    let output = spinwire(&[&["run", &client, "--set", &peer, "--json"][..], &ways].concat());
+    let verdict = &report(&output)["verdict"];
+    assert_eq!(output.status.code(), Some(1), "{verdict}");
+    let summary = verdict["summary"].as_str().expect("a summary");
+    assert!(summary.contains("needs packets: use wire = \"auto\""), "{summary}");
+    let mut server = server;
+    server.signal("-INT");
+    drop(server.end());
+}

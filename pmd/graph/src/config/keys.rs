@@ -202,8 +202,12 @@ pub(crate) fn rdma(role: Role) -> Vec<Key> {
         ));
     }
     keys.push(
-        Key::word("connect", &["oob"], "how the two ends find each other")
-            .not_in_this_build(&["cm", "bridge"])
+        Key::word(
+            "connect",
+            &["oob", "cm"],
+            "how queue pairs of two processes find each other: by what crosses the control channel, or by the connection manager's protocol, on packets",
+        )
+            .not_in_this_build(&["bridge"])
             .default("oob"),
     );
     keys.push(Key::text(

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::managed::managed;
 use super::retry::{self, Retry};
 use super::schema::{Settings, Value};
 use super::tables::dangling;
@@ -65,6 +66,7 @@ pub(super) fn link(drafts: &[Draft], declared: &Declared, report: &mut Report) -
     }
     for draft in drafts {
         exposed(draft, report);
+        managed(draft, drafts, declared, report);
         carried(draft, report);
         queues(draft, report);
     }

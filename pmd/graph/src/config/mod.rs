@@ -16,6 +16,7 @@ pub(crate) mod words;
 mod decode;
 mod document;
 mod links;
+mod managed;
 mod overrides;
 mod tables;
 

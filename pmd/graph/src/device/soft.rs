@@ -1,12 +1,13 @@
 //! The software NIC of `pmd-verbs` as a kind of device.
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use pmd_lcore::{Doorbells, Progress};
 use pmd_observe::Snapshot;
 use pmd_observe::why::FaultHits;
-use pmd_verbs::endpoint::{EndpointOptions, Pending};
+use pmd_verbs::endpoint::{ConnectError, EndpointOptions, MeetingPoint, Pending};
 use pmd_verbs::ledger::Switches;
 use pmd_verbs::roce::ids::Instant;
 use pmd_verbs::{
@@ -89,7 +90,7 @@ impl Device for Open {
         // The loop polls: queue pairs need not.
         context.drive();
         context.remember_ended();
-        Ok(Rc::new(Lcore { context }))
+        Ok(Rc::new(Lcore { context, point: Rc::default() }))
     }
 
     fn faults(&self) -> Vec<FaultHits> {
@@ -107,6 +108,18 @@ impl Device for Open {
 
 struct Lcore {
     context: Context,
+    /// Where queue pairs meet by the connection manager; opened for the first that does.
+    point: Rc<OnceCell<Rc<MeetingPoint>>>,
+}
+
+impl Lcore {
+    fn meeting_point(&self) -> Result<&Rc<MeetingPoint>, ConnectError> {
+        if let Some(point) = self.point.get() {
+            return Ok(point);
+        }
+        let point = self.context.open_meeting_point()?;
+        Ok(self.point.get_or_init(|| point))
+    }
 }
 
 impl DeviceLcore for Lcore {
@@ -120,14 +133,21 @@ impl DeviceLcore for Lcore {
     }
 
     fn prepare(&self, options: &EndpointOptions) -> Result<Box<dyn Pending>, DeviceError> {
-        match self.context.prepare(options) {
+        let prepared = match options.managed {
+            false => self.context.prepare(options),
+            true => {
+                let point = self.meeting_point();
+                point.and_then(|point| self.context.prepare_at(point, options))
+            }
+        };
+        match prepared {
             Ok(pending) => Ok(Box::new(pending)),
             Err(error) => Err(DeviceError::Refused(error.to_string())),
         }
     }
 
     fn on_behalf(&self, node: u32) -> Option<Rc<dyn DeviceLcore>> {
-        Some(Rc::new(Self { context: self.context.on_behalf(node) }))
+        Some(Rc::new(Self { context: self.context.on_behalf(node), point: Rc::clone(&self.point) }))
     }
 
     fn survey(&self, survey: &mut Survey, budget: usize) -> bool {

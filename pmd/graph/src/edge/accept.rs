@@ -7,7 +7,7 @@ use std::time::Duration;
 use pmd_observe::why::End;
 use pmd_observe::{Code, Owner};
 use pmd_verbs::connect::{Channel, Listener, Message, oldest_of_most};
-use pmd_verbs::endpoint::{Endpoint, EndpointOptions, Pending};
+use pmd_verbs::endpoint::{ConnectError, Endpoint, EndpointOptions, Pending};
 
 use pmd_verbs::ledger::recovery::Role;
 
@@ -209,11 +209,14 @@ impl Acceptor {
                     give_up(&caller, Some(caller.unheard("ran out of time")), host);
                     Step::Over
                 }
-                (None, stage) => {
-                    self.put_back(index, Caller { stage, ..caller });
-                    index += 1;
-                    continue;
-                }
+                (None, mut stage) => match meets(&mut stage) {
+                    Ok(_) => {
+                        self.put_back(index, Caller { stage, ..caller });
+                        index += 1;
+                        continue;
+                    }
+                    Err(why) => unmet(Caller { stage, ..caller }, &why, host),
+                },
             };
             work += 1;
             match step {
@@ -298,13 +301,16 @@ impl Acceptor {
         self.callers.swap(index, last);
     }
 
-    fn hear(&self, now: u64, caller: Caller, message: Message, host: &mut dyn Host) -> Step {
+    fn hear(&self, now: u64, mut caller: Caller, message: Message, host: &mut dyn Host) -> Step {
+        let early = message == Message::Ready && meets(&mut caller.stage) != Ok(true);
         match (caller.stage, message) {
             (Stage::Silent, Message::Hello(bytes)) => {
                 let caller = Caller { stage: Stage::Silent, ..caller };
                 self.greeted(now, caller, &bytes, host)
             }
-            (Stage::Answered { key, pending, peer, reconnect, start }, Message::Ready) => {
+            (Stage::Answered { key, pending, peer, reconnect, start }, Message::Ready)
+                if !early =>
+            {
                 let endpoint = pending.into_endpoint();
                 let line = Line::new(endpoint, caller.channel, peer, self.home.clone());
                 let mut line = line.counting_from(*start);
@@ -366,7 +372,7 @@ impl Acceptor {
             }
             Err(refusal) => return refuse(caller, &refusal, host),
         };
-        match self.prepare(&admission, &ask, host) {
+        match self.prepare(&admission, &ask, caller.here, host) {
             Ok((mut pending, answer)) => {
                 let start = Box::new(pending.endpoint().evidence());
                 let reconnect = self.granted(&ask);
@@ -404,6 +410,7 @@ impl Acceptor {
         &self,
         admission: &Admission,
         ask: &Greeting<'_>,
+        here: bool,
         host: &mut dyn Host,
     ) -> Result<(Box<dyn Pending>, Vec<u8>), Unprepared> {
         let node = self.home.name();
@@ -411,8 +418,11 @@ impl Acceptor {
             let reason = format!("`{node}` cannot connect to the caller: {text}");
             Unprepared::ByDevice(Refusal::new(Code::InvalidRequest, reason))
         };
+        // Within a process there is nobody to be found.
+        let managed = admission.options.managed && !here;
+        let options = EndpointOptions { managed, ..admission.options };
         let mut pending =
-            self.device.prepare(&admission.options).map_err(|error| unfit(error.to_string()))?;
+            self.device.prepare(&options).map_err(|error| unfit(error.to_string()))?;
         pending.connect(ask.device).map_err(|error| unfit(error.to_string()))?;
         let payload =
             host.equip(admission.key, ask, pending.endpoint()).map_err(Unprepared::ByHost)?;
@@ -457,6 +467,24 @@ impl Caller {
 
 fn after(wait: Duration, now: u64) -> u64 {
     now.saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Goes on with a caller that meets this end by the connection manager.
+fn meets(stage: &mut Stage) -> Result<bool, ConnectError> {
+    match stage {
+        Stage::Answered { pending, .. } => pending.meet(),
+        Stage::Silent | Stage::Waiting { .. } => Ok(false),
+    }
+}
+
+/// Tells a caller that it was not met, and why.
+fn unmet(mut caller: Caller, why: &ConnectError, host: &mut dyn Host) -> Step {
+    let summary = format!("cannot connect to {}: {why}", caller.peer());
+    let refusal = Refusal::new(Code::PeerNotReady, summary.clone());
+    // A caller that is gone already needs no reason.
+    drop(caller.channel.send(&Message::Refused(refusal.to_string())));
+    give_up(&caller, Some(Failure::new(refusal.code, Owner::Remote, summary)), host);
+    Step::Over
 }
 
 /// Tells a caller that was not admitted why.

@@ -81,6 +81,16 @@ struct Again {
     attempt: u32,
 }
 
+/// Two ends whose queue pairs are about to meet.
+struct Meeting {
+    channel: Channel,
+    pending: Box<dyn Pending>,
+    /// What the peer's protocol has answered.
+    payload: Vec<u8>,
+    /// Whether the peer brings the connection back.
+    returns: bool,
+}
+
 enum Start {
     Here(Channel),
     Remote(SocketAddr),
@@ -99,6 +109,8 @@ enum Stage {
         channel: Channel,
         pending: Box<dyn Pending>,
     },
+    /// It was answered, and the queue pairs have not met yet.
+    Meeting(Meeting),
     /// Why this attempt came to nothing.
     Failed(Failure),
     Over,
@@ -218,34 +230,55 @@ impl Dial {
                 None => Stage::Asked { channel, pending },
                 Some(Message::Hello(bytes)) => {
                     let (payload, returns) = self.answered(&bytes, &mut *pending)?;
-                    channel.send(&Message::Ready).map_err(|error| self.gone(&error.to_string()))?;
-                    let endpoint = pending.into_endpoint();
-                    return Ok(Some((payload, self.line(endpoint, channel, returns))));
+                    return self.meet(Meeting { channel, pending, payload, returns });
                 }
-                Some(Message::Refused(text)) => {
-                    let mut failure = Refusal::parse(&text).told_by(&self.peer);
-                    // Nobody else reports a connection that was never made.
-                    failure.hearsay = false;
-                    return Err(failure);
-                }
-                Some(Message::Bye | Message::Farewell(_)) => {
-                    return Err(self.peer.ended_early("it said goodbye"));
-                }
-                Some(Message::Lost(how)) => return Err(self.gone(&how)),
-                Some(
-                    Message::Ready
-                    | Message::Ask(_)
-                    | Message::Evidence(_)
-                    | Message::Lives
-                    | Message::Recovery(..),
-                ) => {
-                    return Err(self.silent());
-                }
+                Some(message) => return Err(self.not_answered(message)),
+            },
+            Stage::Meeting(mut meeting) => match meeting.channel.poll() {
+                None if now >= deadline => return Err(self.silent()),
+                None => return self.meet(meeting),
+                Some(message) => return Err(self.not_answered(message)),
             },
             Stage::Failed(failure) => return Err(failure),
             stage @ (Stage::Reached { .. } | Stage::Over) => stage,
         };
         Ok(None)
+    }
+
+    /// Goes on with queue pairs that meet; where they have, the peer hears so.
+    fn meet(&mut self, mut meeting: Meeting) -> Result<Option<(Vec<u8>, Line)>, Failure> {
+        let met = meeting.pending.meet().map_err(|error| {
+            let summary = format!("cannot connect to {}: {error}", self.peer);
+            let failure = Failure::new(Code::PeerNotReady, Owner::Remote, summary);
+            failure.turn(format!("node.{}.connect", self.caller.home.name()))
+        })?;
+        if !met {
+            self.stage = Stage::Meeting(meeting);
+            return Ok(None);
+        }
+        let Meeting { mut channel, pending, payload, returns } = meeting;
+        channel.send(&Message::Ready).map_err(|error| self.gone(&error.to_string()))?;
+        Ok(Some((payload, self.line(pending.into_endpoint(), channel, returns))))
+    }
+
+    /// What the peer says instead of an answer.
+    fn not_answered(&self, message: Message) -> Failure {
+        match message {
+            Message::Refused(text) => {
+                let mut failure = Refusal::parse(&text).told_by(&self.peer);
+                // Nobody else reports a connection that was never made.
+                failure.hearsay = false;
+                failure
+            }
+            Message::Bye | Message::Farewell(_) => self.peer.ended_early("it said goodbye"),
+            Message::Lost(how) => self.gone(&how),
+            Message::Hello(_)
+            | Message::Ready
+            | Message::Ask(_)
+            | Message::Evidence(_)
+            | Message::Lives
+            | Message::Recovery(..) => self.silent(),
+        }
     }
 
     /// Waits for another attempt, if there is time for one.
@@ -315,7 +348,8 @@ impl Dial {
         let channel = match self.stage {
             Stage::Start(Start::Here(channel))
             | Stage::Reached { channel, .. }
-            | Stage::Asked { channel, .. } => Some(channel),
+            | Stage::Asked { channel, .. }
+            | Stage::Meeting(Meeting { channel, .. }) => Some(channel),
             Stage::Start(Start::Remote(_))
             | Stage::Pausing(_)
             | Stage::Reaching(_)
@@ -342,7 +376,10 @@ impl Dial {
     }
 
     fn reached(&self, channel: Channel) -> Result<Stage, Failure> {
-        let pending = self.caller.device.prepare(&self.caller.options).map_err(|error| {
+        // Within a process there is nobody to be found.
+        let managed = self.caller.options.managed && self.caller.address.is_some();
+        let options = EndpointOptions { managed, ..self.caller.options };
+        let pending = self.caller.device.prepare(&options).map_err(|error| {
             Failure::local(format!("no queue pair for `{}`: {error}", self.caller.home.name()))
         })?;
         Ok(Stage::Reached { channel, pending })

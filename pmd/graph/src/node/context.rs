@@ -223,6 +223,7 @@ impl<'a> NodeContext<'a> {
             retry_cnt: retry.map_or(default.retry_cnt, |retry| retry.retry_cnt.value),
             rnr_retry: retry.map_or(default.rnr_retry, |retry| retry.rnr_retry.value),
             min_rnr_timer: retry.map_or(default.min_rnr_timer, |retry| retry.min_rnr_timer.value),
+            managed: settings.value("connect").is_some() && settings.text("connect") == "cm",
             ..default
         }
     }

@@ -261,6 +261,20 @@ fn s0_43_connection_data_crosses_no_network_in_the_clear() {
     assert_eq!(titles(&config.report), ["`psk_file` of `client` has no effect"]);
 }
 
+/// S0-39: the connection manager connects nodes of two processes, on the first lcore of a device.
+#[test]
+fn s0_39_where_the_connection_manager_connects() {
+    only(QUICKSTART, &["node.client.connect=cm"], "`client` and its peer are in one process");
+    let here = parse(QUICKSTART, &["node.target.connect=cm"], &[]).expect("a warning only");
+    assert_eq!(titles(&here.report), ["`connect` of `target` has no effect"]);
+    let apart = quickstart(&[
+        ("backend = \"memory\"", "listen = \"127.0.0.1:7471\""),
+        ("peer = \"target\"", "peer = \"127.0.0.1:7472\""),
+    ]);
+    taken(&apart, &["node.target.connect=cm"]);
+    only(&apart, &["node.client.connect=cm"], "`client` is not on the first lcore of its device");
+}
+
 #[test]
 fn addresses_that_no_device_has() {
     for address in ["0.0.0.0", "::", "224.0.0.1", "ff02::1"] {
@@ -290,7 +304,7 @@ fn what_this_build_lacks_is_said() {
         ("device.soft0.wire=dpdk", "wire = \"dpdk\" is not available in this build"),
         ("device.soft0.kind=doca", "devices of kind `doca` are not available in this build"),
         ("node.client.transport=xrc", "transport = \"xrc\" is not available in this build"),
-        ("node.client.connect=cm", "connect = \"cm\" is not available in this build"),
+        ("node.client.connect=bridge", "connect = \"bridge\" is not available in this build"),
     ] {
         let report = refused(QUICKSTART, &[set]);
         assert!(titles(&report).contains(&title), "{set}: {report}");

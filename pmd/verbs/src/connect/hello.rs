@@ -1,18 +1,22 @@
 //! Connection data: typed, versioned, with a generation that tells a stale copy from a fresh one.
 
+use std::fmt;
+
 use pmd_roce::ids::{Gid, PathMtu, Psn, Qpn};
 use pmd_roce::qp::state::Transport;
 use pmd_wire::shm::Nonce;
 
+use super::ways::Ways;
 use crate::endpoint::ConnectError;
+use crate::gid::RoceVersion;
 
 /// Version of the layout below; a peer with another one is refused by name.
-pub const HELLO_VERSION: u16 = 1;
+pub const HELLO_VERSION: u16 = 2;
 
 /// First bytes of every hello.
 const MAGIC: [u8; 4] = *b"SPWR";
 /// Bytes before the private data.
-const FIXED: usize = 88;
+const FIXED: usize = 96;
 /// Longest private data.
 const MAX_PRIVATE: usize = 4096;
 
@@ -60,8 +64,9 @@ impl HostId {
     }
 }
 
-/// One side's connection data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One side's connection data. It leads into the memory of that side: it crosses channels that nobody else reads, and logs show
+/// nothing of what it would take to use it.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Hello {
     /// Asked or answered.
     pub role: Role,
@@ -92,8 +97,33 @@ pub struct Hello {
     /// Which device of its host this is, where it shares memory: prefixes of queue pair numbers are unique only among
     /// processes that see the same directory.
     pub nonce: Option<Nonce>,
+    /// How packets of [`Hello::gid`] look.
+    pub roce: RoceVersion,
+    /// The ways in which this side's device can be reached.
+    pub ways: Ways,
+    /// The queue pairs meet by the connection manager: in the answer, the port where it listens.
+    pub manager: Option<u16>,
     /// The application's own bytes.
     pub private: Vec<u8>,
+}
+
+impl fmt::Debug for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { role, transport, qpn, gid, mtu, path, pid, roce, ways, manager, .. } = self;
+        f.debug_struct("Hello")
+            .field("role", role)
+            .field("transport", transport)
+            .field("qpn", qpn)
+            .field("gid", &gid.to_string())
+            .field("roce", roce)
+            .field("ways", &ways.to_string())
+            .field("mtu", mtu)
+            .field("path", path)
+            .field("pid", pid)
+            .field("manager", manager)
+            .field("private", &self.private.len())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The process and the device that a hello speaks for: they stay while a connection does, whatever becomes of its queue
@@ -144,6 +174,14 @@ impl Hello {
         out.extend(self.host.uid.to_be_bytes());
         out.extend(self.pid.to_be_bytes());
         out.extend(self.nonce.map_or([0; 16], |nonce| nonce.0));
+        out.push(match self.roce {
+            RoceVersion::V1 => 1,
+            RoceVersion::V2 => 2,
+        });
+        out.push(self.ways.bits());
+        out.extend([u8::from(self.manager.is_some()), 0]);
+        out.extend(self.manager.unwrap_or_default().to_be_bytes());
+        out.extend([0; 2]);
         out.extend(u32::try_from(self.private.len()).unwrap_or(0).to_be_bytes());
         debug_assert_eq!(out.len(), FIXED);
         out.extend(&self.private);
@@ -197,6 +235,17 @@ impl Hello {
             host: HostId { boot_id: array(44), uid: word(60) },
             pid: word(64),
             nonce: Some(array(68)).filter(|bytes| *bytes != [0; 16]).map(Nonce),
+            roce: match fixed[84] {
+                1 => RoceVersion::V1,
+                2 => RoceVersion::V2,
+                _ => return Err(ConnectError::Malformed("unknown version of RoCE")),
+            },
+            ways: Ways::from_bits(fixed[85]),
+            manager: match fixed[86] {
+                0 => None,
+                1 => be16(fixed, 88),
+                _ => return Err(ConnectError::Malformed("unknown way to connect")),
+            },
             private: bytes[FIXED..].to_vec(),
         })
     }
@@ -254,6 +303,9 @@ mod tests {
             host: HostId { boot_id: [9; 16], uid: 1000 },
             pid: 42,
             nonce: Some(Nonce([5; 16])),
+            roce: RoceVersion::V2,
+            ways: Ways::ROCE_V2_IPV6,
+            manager: Some(4791),
             private: b"region".to_vec(),
         }
     }
@@ -262,8 +314,19 @@ mod tests {
     fn a_hello_survives_the_channel() {
         let hello = sample();
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello.clone()));
-        let apart = Hello { nonce: None, ..hello };
+        let apart = Hello { nonce: None, manager: None, roce: RoceVersion::V1, ..hello };
         assert_eq!(Hello::decode(&apart.encode()), Ok(apart));
+    }
+
+    /// S0-43: of connection data, only what identifies it is shown.
+    #[test]
+    fn s0_43_what_opens_memory_is_never_shown() {
+        let shown = format!("{:?}", sample());
+        assert!(shown.contains("manager: Some(4791)") && shown.contains("private: 6"), "{shown}");
+        // PSN, Q_Key, generation, nonce, and what the application says.
+        for secret in ["11259375", "abcdef", "4369", "16909060", "5, 5", "114", "region"] {
+            assert!(!shown.contains(secret), "{secret}: {shown}");
+        }
     }
 
     #[test]

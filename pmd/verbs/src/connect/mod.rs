@@ -15,6 +15,7 @@ mod message;
 mod path;
 mod psk;
 mod seal;
+mod ways;
 
 pub use channel::{Channel, Connecting, FOREIGN, channel_pair, connect};
 pub use pmd_wire::shm::Nonce;
@@ -27,6 +28,7 @@ pub use lobby::oldest_of_most;
 pub use message::Message;
 pub use psk::{Psk, PskError, PskFormat};
 pub use seal::{Opener, Seal, SealAsk, SealError, Sealer, answer};
+pub use ways::Ways;
 
 pub use inquiry::{
     ANSWER_WAIT, ANSWERS_MAX, Inquiry, LAST_WORDS_WAIT, decode as decode_evidence, farewell, tell,

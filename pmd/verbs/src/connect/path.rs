@@ -4,9 +4,10 @@ use pmd_roce::ids::{Psn, Qpn};
 use pmd_roce::qp::attr::AddressVector;
 use pmd_roce::qp::state::Transport;
 
-use super::{Hello, PathWish, Role};
+use super::{Hello, PathWish, Role, Ways};
 use crate::context::Context;
 use crate::endpoint::ConnectError;
+use crate::gid::RoceVersion;
 
 impl Context {
     /// What a queue pair of this lcore says to a peer: where it is, how it wants to be reached, and an
@@ -30,6 +31,10 @@ impl Context {
             host: device.host(),
             pid: std::process::id(),
             nonce: device.nonce(),
+            // Other frames it neither sends nor takes.
+            roce: RoceVersion::V2,
+            ways: Ways::of(device.gid(), RoceVersion::V2, device.path()),
+            manager: None,
             private: Vec::new(),
         }
     }
@@ -41,7 +46,10 @@ impl Context {
     /// [`ConnectError::Mismatch`] when the wishes exclude each other, [`ConnectError::Unreachable`]
     /// when there must be shared memory and is none.
     pub fn path(&self, ours: &Hello, peer: &Hello) -> Result<AddressVector, ConnectError> {
-        let packets = AddressVector::to(peer.gid);
+        let packets = || {
+            ours.sends_to(peer)?;
+            Ok(AddressVector::to(peer.gid))
+        };
         let unreachable =
             |reason: String| ConnectError::Unreachable { wire: "shared memory", reason };
         match (ours.path, peer.path) {
@@ -53,9 +61,10 @@ impl Context {
                     theirs: name(peer.path).into(),
                 });
             }
-            (PathWish::Packets, _) | (_, PathWish::Packets) => return Ok(packets),
+            (PathWish::Packets, _) | (_, PathWish::Packets) => return packets(),
             _ => {}
         }
+        ours.reaches(peer)?;
         // The answer has settled it; an asking side that only may share still can fall back.
         let required = PathWish::SharedMemory == ours.path || PathWish::SharedMemory == peer.path;
         if peer.host != ours.host {
@@ -64,7 +73,7 @@ impl Context {
                     "the peer runs on another host or as another user; use wire = \"udp\"".into(),
                 ))
             } else {
-                Ok(packets)
+                packets()
             };
         }
         // Without the device's own name, a process that sees another directory could be taken for one in ours: even this
@@ -74,13 +83,13 @@ impl Context {
             None => Err("the peer shares no memory".into()),
         };
         match attached {
-            Ok(link) => Ok(AddressVector { link: Some(link), ..packets }),
+            Ok(link) => Ok(AddressVector { link: Some(link), ..AddressVector::to(peer.gid) }),
             Err(reason) if required => Err(unreachable(format!(
                 "{reason}; both processes need the same XDG_RUNTIME_DIR, or wire = \"udp\""
             ))),
             Err(reason) => {
                 tracing::debug!("no shared memory to {}: {reason}", peer.gid);
-                Ok(packets)
+                packets()
             }
         }
     }

@@ -28,6 +28,8 @@ pub struct EndpointOptions {
     pub rnr_retry: u8,
     /// RNR timer code asked of the peer, 5 bits.
     pub min_rnr_timer: u8,
+    /// Whether queue pairs meet by the connection manager, where a device has the choice.
+    pub managed: bool,
 }
 
 impl Default for EndpointOptions {
@@ -45,6 +47,7 @@ impl Default for EndpointOptions {
             retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: 12,
+            managed: false,
         }
     }
 }

@@ -21,6 +21,7 @@ use pmd_roce::work::{
     WcStatus,
 };
 
+use super::meeting::Meeting;
 use super::options::EndpointOptions;
 use super::{
     Caps, ConnectError, Endpoint, EndpointEvent, Local, LocalKey, MemoryError, Op, Outcome,
@@ -138,6 +139,8 @@ pub struct QueuePairEndpoint {
     device_failed: bool,
     closed: bool,
     pub(super) path: &'static str,
+    /// Its connection at the connection manager, which ends with it.
+    pub(super) meeting: Option<Meeting>,
 }
 
 impl QueuePairEndpoint {
@@ -182,6 +185,7 @@ impl QueuePairEndpoint {
             device_failed: false,
             closed: false,
             path: "none",
+            meeting: None,
         })
     }
 

@@ -115,13 +115,25 @@ impl QueuePairEndpoint {
         })
     }
 
+    /// Whether the path to a peer is shared memory.
+    pub(super) fn leads_by_memory(&self, peer: &Hello) -> Result<bool, ConnectError> {
+        self.of_one_service(peer)?;
+        Ok(self.cx.path(&self.hello, peer)?.link.is_some())
+    }
+
+    fn of_one_service(&self, peer: &Hello) -> Result<(), ConnectError> {
+        let [ours, theirs] = [self.hello.transport, peer.transport];
+        if ours == theirs {
+            return Ok(());
+        }
+        let (ours, theirs) = (ours.to_string(), theirs.to_string());
+        Err(ConnectError::Mismatch { what: "transport", ours, theirs })
+    }
+
     /// Toward a peer. Returns whether the path is shared memory.
     pub(super) fn enter_rtr(&mut self, by: By, peer: &Hello) -> Result<bool, ConnectError> {
-        let Hello { transport, mtu, .. } = self.hello;
-        if peer.transport != transport {
-            let (ours, theirs) = (transport.to_string(), peer.transport.to_string());
-            return Err(ConnectError::Mismatch { what: "transport", ours, theirs });
-        }
+        self.of_one_service(peer)?;
+        let mtu = self.hello.mtu;
         let (port, sgid_index) = self.source()?;
         let path = self.cx.path(&self.hello, peer)?;
         let mut rtr = QpAttr::new(QpState::Rtr);

@@ -23,6 +23,7 @@ mod journal;
 mod lcores;
 mod log;
 mod managed;
+mod meeting;
 mod memlock;
 mod mtu;
 mod receives;
