@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use pmd_verbs::cm::{
-    CmFailure, EventKind, IdError, IdState, LocalQp, PortSpace, RejectReason, Unreached,
+    CmFailure, ConnParam, Connect, EventKind, IdError, IdState, LocalQp, PortSpace, RejectReason,
+    Route, ServiceId, Unreached,
 };
 use pmd_verbs::roce::ids::{Psn, Qpn};
 use pmd_verbs::roce::port::PortState;
 use pmd_verbs::roce::qp::attr::QpAttr;
-use pmd_verbs::roce::qp::state::{AttrMask, QpState};
+use pmd_verbs::roce::qp::state::{AttrMask, QpState, Transport};
 use pmd_verbs::{Rc, Ud};
 
 use crate::id_support::{PORT, Side, connected, event, hasty, name, params, request};
@@ -121,6 +122,47 @@ fn s0_40_a_queue_pair_that_cannot_be_moved_ends_the_connection() {
     assert!(failed.kind().to_string().contains("cannot be moved to RTS"), "{}", failed.kind());
     drop(failed);
     assert_eq!(event(&sides, 1).status(), 28, "and the peer is told");
+}
+
+/// A peer that stops after its request: who accepts it is told, and has nothing left of it.
+#[test]
+fn s0_40_a_peer_that_stops_after_its_request_is_unreachable() {
+    let sides = hasty_pair();
+    let _listener = sides[1].listen(PortSpace::Tcp);
+    let qp = LocalQp { qpn: Qpn::new(0x1234), psn: Psn::new(1), srq: false };
+    let here = sides[0].agent.context().device().gid();
+    let connect = Connect {
+        service: ServiceId::new(PortSpace::Tcp, PORT),
+        source_port: 40_000,
+        route: Route::between(here, sides[1].agent.context().device().gid()),
+        mtu: None,
+        transport: Transport::Rc,
+        qp,
+        param: ConnParam::DEFAULT,
+        private_data: &[],
+    };
+    // Below ids: nobody takes what comes of it.
+    sides[0].agent.command(|cm, now| cm.connect(now, &connect)).unwrap();
+    let start = std::time::Instant::now();
+    let mut asked = loop {
+        sides[0].agent.context().progress(sides[0].agent.context().device().now());
+        if let Some(event) = sides[1].channel.poll() {
+            break event;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20));
+    };
+    let id = asked.take_id().unwrap();
+    drop(asked);
+    let server = sides[1].qp::<Rc>(&id);
+    id.accept(&params(&[])).unwrap();
+    let limit = Duration::from_secs(20);
+    let gone = sides[1].channel.outcome(&id, "ESTABLISHED", limit).unwrap_err();
+    assert!(gone.to_string().contains("status -110: the peer has gone since it asked"), "{gone}");
+    assert_eq!(id.state(), IdState::Over);
+    let number = server.number();
+    drop((id, server));
+    assert!(sides[1].agent.context().query_qp(number).is_none());
+    assert_eq!(sides[1].agent.command(|cm, _| cm.connections()), 0);
 }
 
 /// The peer is gone without a word: the end is known once it does not answer any more.
