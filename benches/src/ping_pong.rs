@@ -15,6 +15,8 @@ const REPOST: u32 = 16;
 const RECEIVES: u32 = 2 * REPOST;
 /// Looks at memory between two turns.
 const LOOKS: u32 = 256;
+/// Looks into the ring between two turns.
+const RING_LOOKS: u32 = 16;
 /// Turns without a message after which something is broken.
 const TURNS: u32 = 1 << 20;
 
@@ -104,7 +106,9 @@ impl<'a> Player<'a> {
     #[inline]
     pub fn look(&mut self) -> Result<bool> {
         let Some(word) = self.has_come else {
-            self.side.cx.receive(self.now);
+            // There is nothing to be sent before something has come.
+            let mut looks = 0..RING_LOOKS;
+            while looks.next().is_some() && self.side.cx.receive(self.now) == 0 {}
             let has_come = self.take()?;
             if !has_come {
                 self.side.cx.transmit(self.now);

@@ -33,11 +33,17 @@ pub(crate) struct Timers {
     heap: Vec<Entry>,
     /// Where in the heap a slot's entry is.
     place: Box<[u32]>,
-    deadline: Box<[Instant]>,
-    /// Slots whose deadline counts from the next reading of the clock, and how long it is.
+    terms: Box<[Term]>,
+    /// Slots whose deadline counts from the next reading of the clock.
     unarmed: ReadyList,
-    /// In nanoseconds.
-    span: Box<[u64]>,
+}
+
+/// What a slot waits for.
+#[derive(Clone, Copy, Debug)]
+struct Term {
+    deadline: Instant,
+    /// How long it is from the next reading of the clock, in nanoseconds, where that is to come.
+    span: u64,
 }
 
 impl Timers {
@@ -46,9 +52,8 @@ impl Timers {
         Self {
             heap: Vec::with_capacity(slots),
             place: vec![ABSENT; slots].into(),
-            deadline: vec![NEVER; slots].into(),
+            terms: vec![Term { deadline: NEVER, span: 0 }; slots].into(),
             unarmed: ReadyList::new(slots),
-            span: vec![0; slots].into(),
         }
     }
 
@@ -60,8 +65,8 @@ impl Timers {
     /// The same, of so many nanoseconds.
     #[inline]
     pub(crate) fn after_nanos(&mut self, slot: u32, span: u64) {
-        self.span[slot as usize] = span;
-        if core::mem::replace(&mut self.deadline[slot as usize], UNARMED) != UNARMED {
+        let term = Term { deadline: UNARMED, span };
+        if core::mem::replace(&mut self.terms[slot as usize], term).deadline != UNARMED {
             self.unarmed.push(slot);
         }
     }
@@ -70,15 +75,16 @@ impl Timers {
     #[inline]
     pub(crate) fn arm(&mut self, now: Instant) {
         while let Some(slot) = self.unarmed.pop() {
-            if self.deadline[slot as usize] == UNARMED {
-                self.set(slot, Instant(now.0.saturating_add(self.span[slot as usize])));
+            let Term { deadline, span } = self.terms[slot as usize];
+            if deadline == UNARMED {
+                self.set(slot, Instant(now.0.saturating_add(span)));
             }
         }
     }
 
     /// Sets or moves a deadline.
     pub(crate) fn set(&mut self, slot: u32, at: Instant) {
-        self.deadline[slot as usize] = at;
+        self.terms[slot as usize].deadline = at;
         match self.place[slot as usize] {
             ABSENT => {
                 self.heap.push(Entry { at, slot });
@@ -95,19 +101,19 @@ impl Timers {
     /// Removes a deadline.
     #[inline]
     pub(crate) fn clear(&mut self, slot: u32) {
-        self.deadline[slot as usize] = NEVER;
+        self.terms[slot as usize].deadline = NEVER;
     }
 
     /// Whether the slot has a deadline.
     #[inline]
     pub(crate) fn is_set(&self, slot: u32) -> bool {
-        self.deadline[slot as usize] != NEVER
+        self.terms[slot as usize].deadline != NEVER
     }
 
     /// The next deadline of those that are armed.
     pub(crate) fn next(&mut self) -> Option<Instant> {
         while let Some(Entry { at, slot }) = self.heap.first().copied() {
-            if self.deadline[slot as usize] == at {
+            if self.terms[slot as usize].deadline == at {
                 return Some(at);
             }
             self.correct_first();
@@ -132,7 +138,7 @@ impl Timers {
 
     fn take_due(&mut self, now: Instant) -> Option<u32> {
         while let Some(Entry { at, slot }) = self.heap.first().copied().filter(|e| e.at <= now) {
-            let is_due = self.deadline[slot as usize] == at;
+            let is_due = self.terms[slot as usize].deadline == at;
             if is_due {
                 self.clear(slot);
             }
@@ -147,7 +153,7 @@ impl Timers {
     /// Puts the top of the heap, which is not its slot's deadline, in its place.
     fn correct_first(&mut self) {
         let slot = self.heap[0].slot as usize;
-        match self.deadline[slot] {
+        match self.terms[slot].deadline {
             NEVER | UNARMED => {
                 self.place[slot] = ABSENT;
                 let last = self.heap.pop();

@@ -1,7 +1,7 @@
 //! What a queue pair shows to peers on the same host, and when.
 
 use super::{LocalPeer, PublishedQp};
-use crate::ids::Qpn;
+use crate::ids::{Psn, Qpn};
 use crate::qp::Qp;
 use crate::qp::state::{QpState, Transport};
 use crate::qp::table::QpTable;
@@ -13,8 +13,18 @@ pub(crate) struct Pages {
     changed: ReadyList,
     /// Those of which no more is out of date than the count of receives.
     received: ReadyList,
+    /// What pages that were shown say of receives, or are to say: so nobody has to look at the queue pairs again.
+    receives: Box<[Receives]>,
     /// Destroyed since the last publication.
     gone: Vec<Qpn>,
+}
+
+/// What the page of a queue pair says of its receives.
+#[derive(Clone, Copy, Debug)]
+struct Receives {
+    qpn: Qpn,
+    rq_psn: Psn,
+    posted: u32,
 }
 
 impl Pages {
@@ -23,6 +33,7 @@ impl Pages {
         Self {
             changed: ReadyList::new(slots),
             received: ReadyList::new(slots),
+            receives: vec![NO_RECEIVES; slots].into(),
             gone: Vec::with_capacity(slots),
         }
     }
@@ -30,12 +41,19 @@ impl Pages {
     /// Notes that what a queue pair shows may have changed.
     pub(crate) fn touch(&mut self, slot: u32) {
         self.changed.push(slot);
+        // Its page says that too.
+        self.received.remove(slot);
     }
 
     /// Notes that a queue pair has posted receives.
     #[inline]
-    pub(crate) fn touch_receives(&mut self, slot: u32) {
-        self.received.push(slot);
+    pub(crate) fn touch_receives(&mut self, qp: &Qp) {
+        // Others have no receives of their own to post.
+        debug_assert!(!qp.is_local() || counts_receives(qp));
+        if qp.is_local() {
+            self.received.push(qp.slot);
+            self.receives[qp.slot as usize].posted = qp.rq.posted();
+        }
     }
 
     /// Notes that a queue pair is no more.
@@ -63,9 +81,8 @@ impl Pages {
             self.publish_pages(qps, peers);
         }
         while let Some(slot) = self.received.pop() {
-            if let Some(qp) = qps.at(slot).filter(|qp| shows_receives(qp)) {
-                peers.show_receives(qp.qpn, qp.attr.rq_psn, qp.rq.posted());
-            }
+            let Receives { qpn, rq_psn, posted } = self.receives[slot as usize];
+            peers.show_receives(qpn, rq_psn, posted);
         }
     }
 
@@ -76,21 +93,19 @@ impl Pages {
         }
         while let Some(slot) = self.changed.pop() {
             if let Some(qp) = qps.at(slot) {
-                peers.show(qp.qpn, of(qp).as_ref());
+                let (qpn, rq_psn, posted) = (qp.qpn, qp.attr.rq_psn, qp.rq.posted());
+                self.receives[slot as usize] = Receives { qpn, rq_psn, posted };
+                peers.show(qpn, of(qp).as_ref());
             }
         }
     }
 }
 
+const NO_RECEIVES: Receives = Receives { qpn: Qpn::new(0), rq_psn: Psn::new(0), posted: 0 };
+
 /// Whether the page counts receives: a shared queue alone knows how many it has.
 fn counts_receives(qp: &Qp) -> bool {
     qp.init.srq.is_none() && matches!(qp.transport(), Transport::Rc | Transport::Uc)
-}
-
-/// Whether there is a page that counts them.
-#[inline]
-fn shows_receives(qp: &Qp) -> bool {
-    qp.is_local() && counts_receives(qp)
 }
 
 /// The page of a queue pair, if it has one: from RTR on, with a peer on the same host. Any peer may

@@ -29,36 +29,38 @@ use crate::wire::TransportClass;
 
 pub(crate) use complete::sent_completion;
 
-/// A queue pair.
+/// A queue pair. What a usual message on the local path needs comes first and lies together: where queue pairs by the
+/// thousand take turns, lines are what a message costs.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Qp {
+    /// What the local path needs beside requester and responder.
+    pub(crate) local: Local,
     /// Its place in the tables of the engine.
     pub(crate) slot: u32,
     pub(crate) qpn: Qpn,
-    /// Attributes; `attr.state` is its state, changed by [`Qp::enter`] alone.
-    pub(crate) attr: QpAttr,
-    /// Toward the peer over the alternate path, while one is loaded.
-    pub(crate) alternate: Option<Box<Alternate>>,
-    /// Toward the peer; set at RTR. UD: only the source port is meant.
-    pub(crate) flow: Flow,
-    pub(crate) requester: Requester,
-    pub(crate) responder: Responder,
-    /// What the local path needs beside these two.
-    pub(crate) local: Local,
-    pub(crate) sq: SendQueue,
-    pub(crate) rq: RecvQueue,
-    /// The receive that the message in progress fills.
-    pub(crate) receive: Receive,
-    /// SQD: an event is wanted when the send queue is drained.
-    pub(crate) notify_drained: bool,
-    /// Whether the peer's first packet has been seen since RTR.
-    pub(crate) heard: bool,
     /// The completion queue for sends has overrun and takes no more.
     pub(crate) send_cq_lost: bool,
     /// The same for receives.
     pub(crate) recv_cq_lost: bool,
+    /// SQD: an event is wanted when the send queue is drained.
+    pub(crate) notify_drained: bool,
+    /// Whether the peer's first packet has been seen since RTR.
+    pub(crate) heard: bool,
+    pub(crate) requester: Requester,
     /// What it was created with, caps as granted.
     pub(crate) init: QpInit,
+    /// Attributes; `attr.state` is its state, changed by [`Qp::enter`] alone.
+    pub(crate) attr: QpAttr,
+    pub(crate) sq: SendQueue,
+    pub(crate) rq: RecvQueue,
+    /// The receive that the message in progress fills.
+    pub(crate) receive: Receive,
+    pub(crate) responder: Responder,
+    /// Toward the peer; set at RTR. UD: only the source port is meant.
+    pub(crate) flow: Flow,
+    /// Toward the peer over the alternate path, while one is loaded.
+    pub(crate) alternate: Option<Box<Alternate>>,
     /// What it has been through.
     pub(crate) book: Box<Book>,
 }

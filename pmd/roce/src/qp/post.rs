@@ -149,9 +149,7 @@ pub(crate) fn recv_usual(qp: &mut Qp, dev: &mut Device, wr: &RecvWr<'_>) -> bool
     if !is_usual || !qp.rq.post_only(wr.wr_id, only) {
         return false;
     }
-    if qp.is_local() {
-        dev.pages.touch_receives(qp.slot);
-    }
+    dev.pages.touch_receives(qp);
     true
 }
 
@@ -177,10 +175,8 @@ pub(crate) fn recv<'a, 'b: 'a>(
         posted += 1;
         Ok(())
     });
-    if qp.is_local() {
-        // Peers on the same host see that there are more.
-        dev.pages.touch_receives(qp.slot);
-    }
+    // Peers on the same host see that there are more.
+    dev.pages.touch_receives(qp);
     if qp.state() == QpState::Error {
         dev.wake(qp);
     }

@@ -31,14 +31,15 @@ impl RecvWqe {
 
 /// A ring of posted receives.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct RecvQueue {
     wqes: Box<[RecvWqe]>,
-    /// `max_sge` elements per request, where there may be several.
-    sges: Box<[Sge]>,
-    max_sge: usize,
     /// Oldest receive; both count on without end and are reduced by the ring's size.
     head: u32,
     tail: u32,
+    max_sge: usize,
+    /// `max_sge` elements per request, where there may be several.
+    sges: Box<[Sge]>,
 }
 
 impl RecvQueue {
@@ -195,6 +196,7 @@ impl RecvQueue {
 
 /// A receive taken from its queue: one message fills it, then it completes.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Receive {
     /// Whether there is one.
     pub(crate) open: bool,

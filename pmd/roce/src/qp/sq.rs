@@ -218,8 +218,13 @@ impl SendOp {
 
 /// The ring. Requests are checked before they come here.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct SendQueue {
     wqes: Box<[SendWqe]>,
+    /// All count on without end and are reduced by the ring's size.
+    head: u32,
+    next: u32,
+    tail: u32,
     rare: Box<[Rare]>,
     /// `max_sge` elements per request, where there may be several.
     sges: Box<[Sge]>,
@@ -227,10 +232,6 @@ pub(crate) struct SendQueue {
     /// `max_inline` bytes per request.
     inline: Box<[u8]>,
     max_inline: usize,
-    /// All count on without end and are reduced by the ring's size.
-    head: u32,
-    next: u32,
-    tail: u32,
 }
 
 impl SendQueue {
