@@ -290,3 +290,31 @@ fn a_capture_that_cannot_be_written_fails_the_run() {
         assert!(text.contains("capture"), "{capture}: {text}");
     }
 }
+
+/// P16: a completion queue that is too small is refused; taken on purpose, it overruns, its queue pair fails by that event, and
+/// every block in flight is an error, once.
+#[test]
+fn p16_an_overrun_that_was_asked_for_is_named() {
+    let quickstart = config("quickstart.toml");
+    let depth = ["--set", "node.client.cq_depth=1"];
+    let args = [&["run", &quickstart, "--json"][..], &depth].concat();
+    assert_eq!(spinwire(&args).status.code(), Some(2), "refused before anything starts");
+    for wire in ["shm", "udp"] {
+        let wire = format!("device.soft0.wire={wire}");
+        let taken = ["--set", "node.client.cq_overcommit=true", "--set", &wire];
+        let output = spinwire(&[&args[..], &taken].concat());
+        assert_eq!(output.status.code(), Some(1), "{wire}");
+        let warning = "warning: the completion queue of `client` is too small";
+        assert!(stderr(&output).contains(warning), "{}", stderr(&output));
+        let report = report(&output);
+        let verdict = &report["verdict"];
+        assert_eq!(
+            (&verdict["code"], &verdict["owner"], &verdict["knob"]),
+            (&"cq-overrun".into(), &"local".into(), &"node.client.cq_depth".into()),
+            "{wire}: {verdict}"
+        );
+        // No more than there were in flight: none is counted twice.
+        let errors = node(&report, "client")["errors"].as_u64().expect("a number");
+        assert!((1..=32).contains(&errors), "{wire}: {report}");
+    }
+}
