@@ -6,6 +6,7 @@ use pmd_graph::app::{self, Exit};
 use pmd_verbs::{SoftAddress, SoftAddresses, soft_addresses};
 use serde_json::{Value, json};
 
+use super::inventory::{Inventory, limits};
 use crate::cli::DevicesArgs;
 
 /// Kinds of device that pipelines can name and this build cannot open.
@@ -16,11 +17,13 @@ const ABSENT: [&str; 2] = ["verbs", "doca"];
 /// # Errors
 /// When the kernel does not tell its addresses, or stdout cannot be written.
 pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<Exit> {
-    let soft = soft_addresses()?;
+    let (soft, inventory) = (soft_addresses()?, Inventory::take());
     if args.json {
-        app::print(&format!("{}\n", to_json(&soft)))?;
+        let mut object = to_json(&soft);
+        object["machine"] = inventory.to_json();
+        app::print(&format!("{object}\n"))?;
     } else {
-        app::print(&to_text(&soft))?;
+        app::print(&(to_text(&soft) + &told(&inventory)))?;
     }
     Ok(Exit::Done)
 }
@@ -71,7 +74,14 @@ fn to_json(soft: &SoftAddresses) -> Value {
     });
     let absent = ABSENT.map(|kind| json!({ "kind": kind, "reason": "not in this build" }));
     json!({
-        "devices": [{ "kind": "soft", "name": "soft", "ports": [port] }],
+        "devices": [{
+            "kind": "soft",
+            "name": "soft",
+            "wires": ["shm", "udp"],
+            "cm_roce_mode": "RoCE v2",
+            "limits": limits().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+            "ports": [port],
+        }],
         "unavailable": absent,
     })
 }
@@ -117,6 +127,29 @@ fn to_text(soft: &SoftAddresses) -> String {
         ),
     };
     let _ = writeln!(text, "\n{}: not in this build", ABSENT.join(", "));
+    text
+}
+
+/// The rest of this machine, in words.
+fn told(inventory: &Inventory) -> String {
+    let listed = |pairs: &[(&str, u64)]| {
+        let pairs: Vec<String> =
+            pairs.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        pairs.join(", ")
+    };
+    let mut text = format!(
+        "\nlimits: {}\nconnection manager: RoCE v2\nUDP so far: {}\nkernel RDMA devices: {}\n",
+        listed(&limits()),
+        listed(&inventory.counters),
+        if inventory.kernel_devices.is_empty() {
+            "none".to_owned()
+        } else {
+            inventory.kernel_devices.join(", ")
+        },
+    );
+    for (what, fix) in inventory.missing() {
+        text.push_str(&format!("missing: {what}; {fix}\n"));
+    }
     text
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod conformance;
 pub(crate) mod devices;
+mod inventory;
 pub(crate) mod journal;
 pub(crate) mod plan;
 pub(crate) mod recorded;
