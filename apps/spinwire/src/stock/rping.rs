@@ -265,7 +265,8 @@ fn pattern(round: u32, size: u32) -> Vec<u8> {
     const LETTERS: std::ops::RangeInclusive<u8> = b'A'..=b'z';
     let count = u32::from(LETTERS.end() - LETTERS.start()) + 1;
     let text = format!("rdma-ping-{round}: ");
-    let letter = |at: u32| LETTERS.start() + u8::try_from((round + at) % count).unwrap_or_default();
+    let letter =
+        |at: u32| LETTERS.start() + u8::try_from((round % count + at) % count).unwrap_or_default();
     let len = u32::try_from(text.len()).unwrap_or_default();
     let mut bytes = text.into_bytes();
     bytes.extend((0..size.saturating_sub(len + 1)).map(letter));
