@@ -25,6 +25,8 @@ fn files_of_every_size() {
         assert_eq!(output.status.code(), Some(0), "{len}: {report}");
         assert_eq!(report["ok"], true);
         assert_eq!(node(&report, "client")["verified_bytes"], len);
+        let text = stderr(&output);
+        assert!(!text.contains("revoked"), "memory is given back without waiting: {text}");
     }
 }
 

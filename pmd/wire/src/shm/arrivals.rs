@@ -140,7 +140,7 @@ impl Same {
 }
 
 /// The plain messages from one queue pair to another, with their bytes behind them or borrowed. Keys that were found stay good as
-/// long as it lives, since the lcore has announced itself until the next [`Links::publish`].
+/// long as it lives, since the lcore has announced itself for that time.
 pub struct Messages<'a, const BORROWED: bool> {
     /// From the front to the end of the lap.
     words: &'a [AtomicU64],

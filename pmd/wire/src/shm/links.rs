@@ -230,9 +230,14 @@ impl Links {
         // A message that is alone comes before everything else: what the peer has taken is in another line, which it may just be
         // writing, and is looked at next time.
         if inbound.is_alone() && !core::mem::replace(&mut link.out.is_behind, true) {
-            // The turn ends with `publish`, which leaves again.
+            let was_inside = self.busy.is_inside();
             self.busy.enter();
-            if take.alone(&mut inbound.arrivals()) {
+            let is_taken = take.alone(&mut inbound.arrivals());
+            // Whoever deregisters memory before the turn ends, be it this lcore, does not wait for it.
+            if !was_inside {
+                self.busy.exit();
+            }
+            if is_taken {
                 if !core::mem::replace(&mut link.out.is_queued, true) {
                     self.dirty.push(id);
                 }

@@ -42,7 +42,10 @@ fn a_message_comes_before_what_the_peer_has_taken() {
     let bytes = pattern(3, 4096);
     from.region.write_at(0, &bytes).unwrap();
     back.region.write_at(0, &bytes).unwrap();
-    let (a, b) = (&mut a.links[0], &mut b.links[0]);
+    let spares = [5, 6].map(|id| b.buffer(id, 4096, Access::empty()));
+    let mut spares = spares.iter();
+    let Device { port, table, links, .. } = &mut b;
+    let (a, b) = (&mut a.links[0], &mut links[0]);
     // Keys become known by a message that goes another way.
     for (links, link, from, pair) in
         [(&mut *a, ab, &from, (one, two)), (&mut *b, ba, &back, (two, one))]
@@ -79,6 +82,12 @@ fn a_message_comes_before_what_the_peer_has_taken() {
             a.publish();
         }
         assert_eq!(b.rx_with(ba, &mut at_b), 1);
+        // Between taking and publishing, nobody waits for this lcore to have done with memory: it may deregister some itself.
+        if let Some(spare) = spares.next() {
+            a.publish();
+            let retired = table.deregister(spare.key).unwrap();
+            port.reclaim(retired, Some(spare.region.segment()), Duration::ZERO).unwrap();
+        }
         let at = seq as usize;
         assert_eq!(into.bytes(0, 8), &bytes[at..at + 8]);
         let answer = Alone { seen: sees_a, from: back.sge(seq.into(), 8), now: true, ..message };
