@@ -92,8 +92,12 @@ impl Provider for Desk {
     }
 
     fn destroy_id(&self, id: IdKey) {
-        for request in self.books.borrow_mut().withdraw(id) {
-            self.books_destroy(request);
+        // Requests that the manager has not told of yet go with their listener, too.
+        self.pump();
+        // The borrow ends here: each request that goes with the id borrows the books again.
+        let requests = self.books.borrow_mut().withdraw(id);
+        for request in requests {
+            self.destroy_id(request);
         }
         self.books_destroy(id);
     }

@@ -73,6 +73,39 @@ fn s0_30_a_server_that_is_not_there_is_unreachable() {
     assert_eq!(*failed.kind(), EventKind::Unreachable(Unreached::LookupSilence));
 }
 
+/// S0-31: requests that wait when their listener goes are refused, whether it knows of them yet or not, and whoever
+/// was accepted before stays connected.
+#[test]
+fn s0_31_requests_that_wait_go_with_their_listener() {
+    for told in [false, true] {
+        let sides = pair();
+        let listener = sides[1].listen(PortSpace::Tcp);
+        let first = sides[0].toward(PortSpace::Tcp, &sides[1]);
+        let _client = sides[0].qp::<Rc>(&first);
+        first.connect(&params(&[])).unwrap();
+        let (accepted, _) = request(&sides);
+        let _server = sides[1].qp::<Rc>(&accepted);
+        accepted.accept(&params(&[])).unwrap();
+        assert_eq!(name(&sides, 0), "ESTABLISHED");
+        assert_eq!(name(&sides, 1), "ESTABLISHED");
+        let surplus: Vec<_> = (0..3).map(|_| sides[0].toward(PortSpace::Tcp, &sides[1])).collect();
+        let _qps: Vec<_> = surplus.iter().map(|id| sides[0].qp::<Rc>(id)).collect();
+        surplus.iter().for_each(|id| id.connect(&params(&[])).unwrap());
+        if told {
+            // Looks for an event of another id: the requests are on the channel now.
+            let other = sides[1].channel.create_id(PortSpace::Tcp);
+            let none = sides[1].channel.outcome(&other, "nothing", Duration::from_millis(20));
+            assert!(matches!(none, Err(CmFailure::Late { .. })), "{none:?}");
+        }
+        drop(listener);
+        for _ in &surplus {
+            let refused = event(&sides, 0);
+            assert_eq!(refused.name(), "RDMA_CM_EVENT_REJECTED", "{refused:?}");
+        }
+        assert_eq!((first.state(), accepted.state()), (IdState::Connected, IdState::Connected));
+    }
+}
+
 /// S0-31, P25: the reason comes as status and in words; a consumer's with its data.
 #[test]
 fn s0_31_a_refusal_says_why() {
