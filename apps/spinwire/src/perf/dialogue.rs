@@ -317,7 +317,8 @@ fn told(exit: u8, verdict: Verdict) -> Refusal {
     };
     let exits = [Exit::Usage, Exit::Unfit].into_iter();
     let exit = exits.into_iter().find(|known| *known as u8 == exit).unwrap_or(Exit::Failed);
-    Refusal { exit, verdict: Verdict { owner, ..verdict } }
+    let summary = format!("the peer says: {}", verdict.summary);
+    Refusal { exit, verdict: Verdict { owner, summary, ..verdict } }
 }
 
 fn hellos(mut bytes: &[u8]) -> Option<Vec<Hello>> {

@@ -190,6 +190,7 @@ fn s2_24_the_state_of_a_run_is_in_a_file() {
         assert_eq!(last.qps.len(), 6);
         assert!(last.qps.iter().all(|qp| qp.ended && qp.state == State::Rts && qp.sends > 0));
         assert_eq!(last.nodes[1].messages, report.nodes[1].messages);
+        assert_eq!(last.nodes[0].connections, 3, "made so far, however many are left");
     }
 }
 

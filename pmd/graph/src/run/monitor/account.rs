@@ -30,6 +30,8 @@ pub(super) struct Account {
     /// Those that have ended, the latest at last.
     ended: VecDeque<(Key, QpStatus, u64)>,
     forgotten: u64,
+    /// Queue pairs that each lcore and device has made for each node: its device has forgotten them once it has ended.
+    made: HashMap<(usize, usize), Vec<u32>>,
 }
 
 /// When an lcore was heard of.
@@ -89,6 +91,7 @@ impl Account {
             moves: HashMap::new(),
             ended: VecDeque::new(),
             forgotten: 0,
+            made: HashMap::new(),
         }
     }
 
@@ -120,6 +123,9 @@ impl Account {
                 self.ended.push_back((key, *qp, moves.sends));
             }
             self.forgotten += survey.forgotten;
+            if !survey.made.is_empty() {
+                self.made.insert((lcore, *device), survey.made.clone());
+            }
             self.moves.retain(|(at, on, _), moves| {
                 (*at, *on) != (lcore, *device) || moves.seen == now || survey.omitted > 0
             });
@@ -143,7 +149,7 @@ impl Account {
             (live as u64, (qps.len() - live) as u64)
         };
         let (live, ended_qps) = counted(&qps);
-        let nodes = nodes(subject, &qps, ended);
+        let nodes = self.nodes(subject, &qps, ended);
         qps.truncate(STATUS_QPS);
         let (shown, ended_shown) = counted(&qps);
         Status {
@@ -163,6 +169,28 @@ impl Account {
             qps_omitted: omitted + live - shown,
             qps_forgotten: self.forgotten + ended_qps - ended_shown,
         }
+    }
+
+    fn nodes(&self, subject: &Subject, qps: &[Qp], over: bool) -> Vec<Node> {
+        let node = |(index, (plan, live)): (usize, (&NodePlan, &std::sync::Arc<_>))| {
+            let live: &crate::node::Live = live;
+            let (counts, _) = live.read();
+            let made = self.made.values().filter_map(|made| made.get(index));
+            let made = made.map(|made| u64::from(*made)).sum();
+            let lives = qps.iter().any(|qp| !qp.ended && qp.node == plan.name);
+            Node {
+                name: plan.name.clone(),
+                kind: plan.kind.to_owned(),
+                lcore: subject.plan.lcores[plan.lcore].name.clone(),
+                messages: counts.messages,
+                bytes: counts.bytes,
+                verified_bytes: counts.verified_bytes,
+                errors: counts.errors,
+                connections: made,
+                edge: if lives || over { None } else { edge(plan, made) },
+            }
+        };
+        subject.plan.nodes.iter().zip(&subject.live).enumerate().map(node).collect()
     }
 
     fn queue_pairs(&self, subject: &Subject, now: Instant) -> (Vec<Qp>, u64) {
@@ -272,29 +300,6 @@ fn row(
             .map(|(of, span)| Dwell { state: state(*of), seconds: span.as_secs_f64() })
             .collect(),
     }
-}
-
-fn nodes(subject: &Subject, qps: &[Qp], over: bool) -> Vec<Node> {
-    let surveys = || subject.askers.iter().flat_map(|asker| asker.latest());
-    let node = |(index, (plan, live)): (usize, (&NodePlan, &std::sync::Arc<_>))| {
-        let live: &crate::node::Live = live;
-        let (counts, _) = live.read();
-        let made = surveys().filter_map(|(_, survey)| survey.made.get(index));
-        let made = made.map(|made| u64::from(*made)).sum();
-        let lives = qps.iter().any(|qp| !qp.ended && qp.node == plan.name);
-        Node {
-            name: plan.name.clone(),
-            kind: plan.kind.to_owned(),
-            lcore: subject.plan.lcores[plan.lcore].name.clone(),
-            messages: counts.messages,
-            bytes: counts.bytes,
-            verified_bytes: counts.verified_bytes,
-            errors: counts.errors,
-            connections: made,
-            edge: if lives || over { None } else { edge(plan, made) },
-        }
-    };
-    subject.plan.nodes.iter().zip(&subject.live).enumerate().map(node).collect()
 }
 
 /// What a node without queue pairs waits for.
