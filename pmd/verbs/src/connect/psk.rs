@@ -1,11 +1,13 @@
 //! The key that both ends of a sealed channel have, and the file that it is kept in.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
 /// Bytes of a key.
@@ -36,6 +38,11 @@ pub enum PskError {
         /// Why.
         error: io::Error,
     },
+    /// The key itself stands where the name of its file is asked for; it is not said again.
+    #[error(
+        "this is a key, not the name of a file with one: a key on a command line or in a config is seen by others; give a file, not the key, and make a new one with {MAKE}"
+    )]
+    Inline,
     /// It is no regular file.
     #[error("{} is no file: the key is kept in a regular file", path.display())]
     NoFile {
@@ -97,7 +104,14 @@ impl Psk {
     pub fn read(path: &Path) -> Result<Self, PskError> {
         let path = || path.to_owned();
         let unreadable = |error| PskError::Unreadable { path: path(), error };
-        let file = File::open(path()).map_err(unreadable)?;
+        // The open of a FIFO waits for somebody at its other end, unless told not to.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path());
+        // Only where there is no such file: a long name may happen to read as a key.
+        let file = file.map_err(|error| match Self::parse(path().as_os_str().as_bytes()) {
+            Ok(_) => PskError::Inline,
+            Err(_) => unreadable(error),
+        })?;
         // Of what was opened, so that nobody exchanges it in between.
         let meta = file.metadata().map_err(unreadable)?;
         if !meta.is_file() {
@@ -243,6 +257,30 @@ mod tests {
         assert!(says(&long.0).contains("a key has 32"));
         assert!(says(Path::new("/nonexistent/key")).contains("make one with"));
         assert!(says(&std::env::temp_dir()).contains("is no file"));
+    }
+
+    /// The open of a FIFO that nobody writes to waits for ever, unless told not to.
+    #[test]
+    fn what_may_never_open_is_refused_at_once() {
+        let fifo = std::env::temp_dir().join(format!("psk-fifo-{}", std::process::id()));
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let error = Psk::read(&fifo).unwrap_err();
+        std::fs::remove_file(&fifo).unwrap();
+        assert!(matches!(&error, PskError::NoFile { path } if *path == fifo), "{error}");
+        assert!(matches!(Psk::read(Path::new("/dev/zero")), Err(PskError::NoFile { .. })));
+    }
+
+    /// S0-43: nor one that stands where the name of its file is asked for.
+    #[test]
+    fn s0_43_a_key_in_place_of_its_file_is_not_said_again() {
+        let hex: String = key().iter().map(|byte| format!("{byte:02x}")).collect();
+        for name in [TEXT, TEXT.trim_end(), &hex] {
+            let error = Psk::read(Path::new(name)).unwrap_err();
+            let text = format!("{error} {error:?}");
+            assert!(matches!(error, PskError::Inline), "{text}");
+            assert!(text.contains("give a file, not the key") && !text.contains(name), "{text}");
+        }
     }
 
     /// S0-43.
