@@ -189,11 +189,15 @@ fn who_has_another_key_learns_it() {
 /// Whatever answers an ask, the caller learns in bounded time what is wrong, and takes nobody for its peer.
 #[test]
 fn whoever_answers_must_prove_itself() {
-    let answers: [(Vec<u8>, Expected); 6] = [
+    let answers: [(Vec<u8>, Expected); 7] = [
         (Frame::Answer(vec![7; 48]).encode().unwrap(), |it| matches!(it, CallError::Unproven(_))),
         (Frame::Answer(vec![]).encode().unwrap(), |it| matches!(it, CallError::Unproven(_))),
         (Frame::Unsealed(Unsealed::Version(9)).encode().unwrap(), |it| {
             matches!(it, CallError::Version { theirs: 9, ours: 1 })
+        }),
+        // The version that was asked for: the ask was changed on its way.
+        (Frame::Unsealed(Unsealed::Version(1)).encode().unwrap(), |it| {
+            matches!(it, CallError::Unproven(_)) && it.to_string().contains("changed on its way")
         }),
         (Frame::Clear(Message::Hello(vec![1])).encode().unwrap(), |it| {
             matches!(it, CallError::Foreign)

@@ -390,6 +390,10 @@ fn sealed(stream: &TcpStream, key: &Psk, deadline: Instant) -> Result<Seal, Call
         Frame::Answer(bytes) => waiting.finish(&bytes).map_err(CallError::Unproven),
         Frame::Unsealed(Unsealed::NoKey) => Err(CallError::NoKey),
         Frame::Unsealed(Unsealed::OtherKey) => Err(CallError::OtherKey),
+        // It seals as this side does, and was asked in another version: not by these bytes.
+        Frame::Unsealed(Unsealed::Version(SEAL_VERSION)) => {
+            Err(CallError::Unproven(SealError::Forged))
+        }
         Frame::Unsealed(Unsealed::Version(theirs)) => {
             Err(CallError::Version { theirs, ours: SEAL_VERSION })
         }

@@ -1,5 +1,6 @@
 //! A listening socket: whoever calls and says what a caller says first arrives as a channel.
 
+use std::borrow::Cow;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -123,6 +124,7 @@ pub fn listen(at: SocketAddr, guard: Guard) -> Result<Listener, ListenError> {
         logged: None,
         last: None,
         rests_until: None,
+        told_of_descriptors: false,
     };
     let thread = thread::Builder::new().name("listen".into()).spawn(move || porter.run())?;
     Ok(Listener { arrivals, address, shared, thread: Some(thread) })
@@ -141,9 +143,11 @@ struct Porter {
     /// Since the last line in the log.
     turned_away: TurnedAway,
     logged: Option<Instant>,
-    last: Option<(SocketAddr, &'static str)>,
+    last: Option<(SocketAddr, Cow<'static, str>)>,
     /// No descriptor was left.
     rests_until: Option<Instant>,
+    /// It has said that descriptors are few.
+    told_of_descriptors: bool,
 }
 
 impl Porter {
@@ -234,22 +238,28 @@ impl Porter {
         for stranger in self.strangers.extract_if(.., |it| now >= it.deadline()) {
             self.turned_away.silent += 1;
             self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
-            self.last = Some((stranger.from, "says nothing"));
+            self.last = Some((stranger.from, "says nothing".into()));
         }
     }
 
-    fn note(&mut self, from: SocketAddr, why: &'static str) {
+    fn note(&mut self, from: SocketAddr, why: impl Into<Cow<'static, str>>) {
         self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
-        self.last = Some((from, why));
+        self.last = Some((from, why.into()));
+    }
+
+    /// Sends a stranger away for others. Returns whether there was one that may be.
+    fn make_room(&mut self, now: Instant) -> bool {
+        let Some(index) = who_yields(&self.strangers, now) else { return false };
+        let stranger = self.strangers.swap_remove(index);
+        self.turned_away.crowded += 1;
+        self.note(stranger.from, "made room");
+        true
     }
 
     fn accept(&mut self, now: Instant) {
         for _ in 0..ACCEPTS {
-            if self.count() >= STRANGERS_MAX {
-                let Some(index) = who_yields(&self.strangers, now) else { return };
-                let stranger = self.strangers.swap_remove(index);
-                self.turned_away.crowded += 1;
-                self.note(stranger.from, "made room");
+            if self.count() >= STRANGERS_MAX && !self.make_room(now) {
+                return;
             }
             match self.socket.accept() {
                 Ok((stream, from)) => {
@@ -261,6 +271,18 @@ impl Porter {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // Whoever called has hung up already.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) if lacks_descriptors(&error) => {
+                    if !std::mem::replace(&mut self.told_of_descriptors, true) {
+                        tracing::warn!(
+                            "{}: cannot accept: {error}: callers that say nothing make room for others; give the process more descriptors: ulimit -n 4096",
+                            self.address
+                        );
+                    }
+                    if !self.make_room(now) {
+                        self.rests_until = Some(now + NO_DESCRIPTOR);
+                        return;
+                    }
+                }
                 Err(error) => {
                     tracing::warn!("{}: cannot accept: {error}", self.address);
                     self.rests_until = Some(now + NO_DESCRIPTOR);
@@ -293,7 +315,7 @@ impl Porter {
         if self.turned_away.total() == 0 || early {
             return;
         }
-        let last = self.last.map(|(from, why)| format!("{from}, which {why}"));
+        let last = self.last.as_ref().map(|(from, why)| format!("{from}, which {why}"));
         tracing::warn!(
             "{}: turned away {} callers: {foreign} did not speak this protocol, {unproven} did not prove that they have its key, {silent} said nothing, {crowded} made room for others; the last was {}",
             self.address,
@@ -321,6 +343,11 @@ impl Porter {
             drop(io::Write::write(&mut &stranger.stream, &frame));
         }
     }
+}
+
+/// Whether the process, or the machine, has no descriptor left.
+fn lacks_descriptors(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 #[cfg(test)]

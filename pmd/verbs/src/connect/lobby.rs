@@ -4,6 +4,7 @@
 //! and no thread, all of them are heard at once, and there is room for a number of them. Where that runs out, whoever has
 //! been silent for longest leaves, of the source that has most of them, so that no source crowds out another.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -63,7 +64,7 @@ pub(super) enum Heard {
     /// It is no caller.
     Foreign,
     /// Either it has no key, or another one, or plays a recording.
-    Unproven(&'static str),
+    Unproven(Cow<'static, str>),
 }
 
 /// What is said in the clear to who has no key.
@@ -116,15 +117,16 @@ impl Stranger {
             ) => Heard::Left,
             (Frame::Clear(Message::Hello(_)), Some(_), None) => {
                 self.say(&Frame::Clear(Message::Refused(KEY_WANTED.into())));
-                Heard::Unproven("has no key and speaks in the clear")
+                Heard::Unproven("has no key and speaks in the clear".into())
             }
             (Frame::Ask { .. }, None, _) => {
                 self.say(&Frame::Unsealed(Unsealed::NoKey));
-                Heard::Unproven("wants a sealed channel, and this side has no key")
+                Heard::Unproven("wants a sealed channel, and this side has no key".into())
             }
             (Frame::Ask { version, .. }, Some(_), None) if version != SEAL_VERSION => {
                 self.say(&Frame::Unsealed(Unsealed::Version(SEAL_VERSION)));
-                Heard::Unproven("seals in another version")
+                let why = format!("seals in version {version}, this side in {SEAL_VERSION}");
+                Heard::Unproven(why.into())
             }
             (Frame::Ask { bytes, .. }, Some(key), None) => match answer(key, &bytes) {
                 Ok((seal, bytes)) => {
@@ -135,7 +137,7 @@ impl Stranger {
                 }
                 Err(_) => {
                     self.say(&Frame::Unsealed(Unsealed::OtherKey));
-                    Heard::Unproven("has another key")
+                    Heard::Unproven("has another key".into())
                 }
             },
             (Frame::Sealed(bytes), Some(_), Some(mut seal)) => match seal.opener.open(&bytes) {
@@ -143,7 +145,7 @@ impl Stranger {
                     Some(message) => greeted(message, Some(seal)),
                     None => Heard::Foreign,
                 },
-                Err(_) => Heard::Unproven("plays a recording, or was disturbed on its way"),
+                Err(_) => Heard::Unproven("plays a recording, or was disturbed on its way".into()),
             },
             _ => Heard::Foreign,
         }
