@@ -1,6 +1,6 @@
 //! The flags of the stock programs, with their meanings.
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use pmd_verbs::cm::PortSpace;
 
 /// How the ends find each other, in all of them.
@@ -9,12 +9,15 @@ Addresses are names, IPv4 or IPv6 addresses of this machine's interfaces; the so
 needs no privilege. Without one, a server takes the best free address that `spinwire devices` shows, and a client the one that leads to
 its server. The exit code is 0 where all data came and was right, 1 where something failed, with a verdict that says what.";
 
+/// A step that takes longer than a day has failed, whatever is said.
+const LONGEST_WAIT: u64 = 86_400;
+
 /// `rping`.
 #[derive(Args, Debug)]
-#[command(after_help = ADDRESSES)]
+#[command(after_help = ADDRESSES, group = ArgGroup::new("role").args(["server", "client"]).required(true))]
 pub(crate) struct RpingArgs {
     /// Be the server: serve one client, until it disconnects
-    #[arg(short = 's', conflicts_with = "client", required_unless_present = "client")]
+    #[arg(short = 's')]
     pub(super) server: bool,
     /// Be the client
     #[arg(short = 'c', requires = "address")]
@@ -26,7 +29,7 @@ pub(crate) struct RpingArgs {
     #[arg(short = 'I', value_name = "ADDRESS", conflicts_with = "server")]
     pub(super) source: Option<String>,
     /// Port of the server
-    #[arg(short = 'p', value_name = "PORT", default_value_t = 7174)]
+    #[arg(short = 'p', value_name = "PORT", default_value_t = 7174, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: u16,
     /// Rounds [default: without end]
     #[arg(short = 'C', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
@@ -47,7 +50,7 @@ pub(crate) struct RpingArgs {
     #[arg(short = 'P', conflicts_with = "client")]
     pub(super) persistent: bool,
     /// How long the other end may take for a step
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=LONGEST_WAIT))]
     pub(super) timeout: u64,
 }
 
@@ -91,7 +94,7 @@ pub(super) struct Exchange {
     #[arg(short = 't', value_name = "TOS", default_value_t = 0)]
     pub(super) tos: u8,
     /// How long the other end may take for a step
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=LONGEST_WAIT))]
     pub(super) timeout: u64,
 }
 
@@ -105,7 +108,7 @@ pub(crate) struct UcmatoseArgs {
     #[arg(short = 'P', value_enum, default_value_t = StreamSpace::Tcp)]
     pub(super) space: StreamSpace,
     /// Port of the server
-    #[arg(short = 'p', value_name = "PORT", default_value_t = 7471)]
+    #[arg(short = 'p', value_name = "PORT", default_value_t = 7471, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: u16,
     /// Move all ids to another event channel before they disconnect
     #[arg(short = 'm')]

@@ -2,9 +2,11 @@
 //! WRITEs; SENDs of 16 bytes say whose turn it is.
 
 use std::rc::Rc as Shared;
+use std::sync::Arc;
 use std::time::Instant;
 
 use pmd_graph::app::{print, say};
+use pmd_mem::Region;
 use pmd_observe::Code;
 use pmd_verbs::cm::{ConnParam, ConnectParams, EventKind, Id, PortSpace, Request};
 use pmd_verbs::roce::ids::{Rkey, WrId};
@@ -14,7 +16,8 @@ use pmd_verbs::{
 
 use super::args::RpingArgs;
 use super::failure::Failure;
-use super::host::{Host, options, resolve};
+use super::host::{Host, options, region, resolve};
+use super::streams::{counted, silence};
 
 /// Bytes of a message: address, key and length of a buffer, big-endian.
 const INFO: u32 = 16;
@@ -48,14 +51,19 @@ fn params() -> ConnectParams<'static> {
 }
 
 fn serve(args: &RpingArgs) -> Result<(), Failure> {
-    let host = Host::serving(args.address.as_deref(), args.timeout)?;
+    let host = Host::serving(args.address.as_deref(), "-a", args.timeout)?;
     let listener = host.listen(PortSpace::Tcp, args.port)?;
+    let region = region(REGION)?;
     say(format_args!("rping: serving at {} port {}", host.ip(), args.port));
     loop {
-        let served = client_of(&host, args, &listener).and_then(|mut end| end.serve());
-        match served {
-            Ok(rounds) if args.persistent => say(format_args!("rping: {rounds} rounds")),
-            Ok(rounds) => return Ok(print(&format!("{rounds} rounds\n"))?),
+        // What one client left in the memory is nothing for the next.
+        for at in [DATA_AT, SINK_AT] {
+            region.write_at(at, &[0; LONGEST as usize]).map_err(Failure::local)?;
+        }
+        let served = client_of(&host, args, &listener, &region).and_then(|mut end| end.serve());
+        match served.map(|rounds| counted(rounds.into(), "round")) {
+            Ok(rounds) if args.persistent => say(format_args!("rping: {rounds}")),
+            Ok(rounds) => return Ok(print(&format!("{rounds}\n"))?),
             Err(failure) if args.persistent => say(failure.verdict),
             Err(failure) => return Err(failure),
         }
@@ -63,7 +71,12 @@ fn serve(args: &RpingArgs) -> Result<(), Failure> {
 }
 
 /// The next client that comes, accepted: its queue pair is ready, and a receive posted, before it can know of it.
-fn client_of<'a>(host: &'a Host, args: &'a RpingArgs, listener: &Id) -> Result<End<'a>, Failure> {
+fn client_of<'a>(
+    host: &'a Host,
+    args: &'a RpingArgs,
+    listener: &Id,
+    region: &Arc<Region>,
+) -> Result<End<'a>, Failure> {
     let (id, request) = loop {
         let wait = host.limit.max(std::time::Duration::from_secs(1));
         match host.channel.request(listener, wait) {
@@ -72,9 +85,14 @@ fn client_of<'a>(host: &'a Host, args: &'a RpingArgs, listener: &Id) -> Result<E
         }
     };
     if let (Request::Connection(request), true) = (&request, args.debug) {
-        say(format_args!("rping: a request of {:?}, path MTU {}", request.peer, request.path_mtu));
+        let peer = request.peer.map_or_else(
+            || "a peer without an IP address".to_owned(),
+            |peer| format!("{} port {}", peer.ip, peer.port),
+        );
+        say(format_args!("rping: a request of {peer}, path MTU {}", request.path_mtu));
     }
-    let end = End::new(host, args, id, Access::LOCAL_WRITE)?;
+    let mr = host.register(region, Access::LOCAL_WRITE)?;
+    let end = End::new(host, args, id, mr)?;
     host.channel.accept(&end.id, &params(), host.limit)?;
     Ok(end)
 }
@@ -82,25 +100,26 @@ fn client_of<'a>(host: &'a Host, args: &'a RpingArgs, listener: &Id) -> Result<E
 fn ask(args: &RpingArgs) -> Result<(), Failure> {
     let name = args.address.as_deref().unwrap_or_default();
     let server = resolve(name, args.port)?;
-    let host = Host::toward(server, args.source.as_deref(), args.timeout)?;
+    let host = Host::toward(server, args.source.as_deref(), "-I", args.timeout)?;
     let id = host.channel.open(PortSpace::Tcp, server, host.limit)?;
     let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-    let mut end = End::new(&host, args, id, rights)?;
-    host.channel.connect(&end.id, &params(), host.limit)?;
+    let mut end = End::new(&host, args, id, host.memory(REGION, rights)?)?;
+    host.channel
+        .connect(&end.id, &params(), host.limit)
+        .map_err(|failure| host.unreached(failure, server))?;
     let mut rounds = 0;
     while args.count.is_none_or(|count| rounds < count) {
         end.ping(rounds)?;
         rounds += 1;
     }
     host.channel.disconnect(&end.id, host.limit)?;
-    Ok(print(&format!("{rounds} rounds\n"))?)
+    Ok(print(&format!("{}\n", counted(rounds.into(), "round")))?)
 }
 
 impl<'a> End<'a> {
-    fn new(host: &'a Host, args: &'a RpingArgs, id: Id, rights: Access) -> Result<Self, Failure> {
+    fn new(host: &'a Host, args: &'a RpingArgs, id: Id, mr: Mr) -> Result<Self, Failure> {
         let (sent, received) = (host.cq(16)?, host.cq(16)?);
         let qp = id.create_qp::<Rc>(&host.pd, &options(&sent, &received, (4, 4), INFO))?;
-        let mr = host.memory(REGION, rights)?;
         let end = Self { host, args, id, sent, received, qp, mr };
         end.post_receive()?;
         Ok(end)
@@ -254,7 +273,7 @@ impl<'a> End<'a> {
             }
             if start.elapsed() > self.host.limit {
                 let text = format!("the peer has done nothing for {:?}", self.host.limit);
-                return Err(Failure::remote(Code::ResponderSlow, text));
+                return Err(silence(&self.qp, &self.sent, &text));
             }
         }
     }

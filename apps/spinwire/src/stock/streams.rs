@@ -1,20 +1,58 @@
 //! Messages in both directions over several queue pairs, which `ucmatose` and `udaddy` have in common.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pmd_observe::Code;
-use pmd_verbs::{Completion, Cq, WcStatus};
+use pmd_verbs::{Completion, Cq, Data, Qp, Rc, RemoteAddr, WcStatus, WorkRequest};
 
 use super::failure::Failure;
 use super::host::Host;
 
-/// Takes so many completions out of a queue.
+/// How long a peer that lives may take to acknowledge.
+const ACKNOWLEDGES: Duration = Duration::from_secs(1);
+/// The number of the request that asks for it; those of the programs are 0.
+const PROBE: u64 = 1;
+
+/// So many of them, with their plural.
+pub(super) fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The failure that a peer's silence is: a slow program's device still acknowledges, which a WRITE of no bytes shows, and a
+/// dead one's does not.
+pub(super) fn silence(qp: &Qp<Rc>, sent: &Cq, text: &str) -> Failure {
+    let probe = WorkRequest::write(Data::Sges(&[]), RemoteAddr::default()).id(PROBE);
+    // Where the queue takes no more, nothing of all that was sent is acknowledged.
+    let mut lives = None;
+    if qp.post_send(&probe).is_ok() {
+        let start = Instant::now();
+        while lives.is_none() && start.elapsed() < ACKNOWLEDGES {
+            sent.poll(16, |completion| {
+                let unheard = matches!(completion.status, WcStatus::RetryExc | WcStatus::WrFlush);
+                if unheard || completion.wr_id.0 == PROBE {
+                    lives.get_or_insert(!unheard);
+                }
+            });
+            std::thread::yield_now();
+        }
+    }
+    if lives == Some(true) {
+        let text = format!("{text}, although its queue pair acknowledges");
+        return Failure::remote(Code::ResponderSlow, text);
+    }
+    let text =
+        format!("{text}, and its queue pair does not acknowledge: it was killed, or stopped");
+    Failure::remote(Code::PeerDead, text)
+}
+
+/// Takes so many completions out of a queue; `silent` says what it is when they stop.
 pub(super) fn take(
     host: &Host,
     cq: &Cq,
     count: u64,
     what: &str,
     mut each: impl FnMut(&Completion) -> Result<(), Failure>,
+    silent: impl FnOnce(&str) -> Failure,
 ) -> Result<(), Failure> {
     let (mut done, mut failed, mut last) = (0, None, Instant::now());
     while done < count {
@@ -35,7 +73,7 @@ pub(super) fn take(
             last = Instant::now();
         } else if last.elapsed() > host.limit {
             let text = format!("{done} of {count} {what} in {:?}, then nothing", host.limit);
-            return Err(Failure::remote(Code::ResponderSlow, text));
+            return Err(silent(&text));
         } else {
             std::thread::yield_now();
         }

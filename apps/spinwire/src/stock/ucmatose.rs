@@ -4,14 +4,14 @@
 use std::rc::Rc as Shared;
 
 use pmd_graph::app::{print, say};
-use pmd_verbs::cm::{ConnParam, ConnectParams, EventChannel, EventKind, Id};
+use pmd_verbs::cm::{CmFailure, ConnParam, ConnectParams, EventChannel, EventKind, Id};
 use pmd_verbs::roce::ids::WrId;
-use pmd_verbs::{Access, Cq, Data, Mr, Qp, Rc, RecvWr, WorkRequest};
+use pmd_verbs::{Access, Completion, Cq, Data, Mr, Qp, Rc, RecvWr, WorkRequest};
 
 use super::args::UcmatoseArgs;
 use super::failure::Failure;
 use super::host::{Host, options, resolve};
-use super::streams::{of_length, take};
+use super::streams::{counted, of_length, silence, take};
 
 /// What librdmacm's program asks for.
 const RETRIES: u8 = 5;
@@ -37,22 +37,24 @@ pub(super) fn run(args: &UcmatoseArgs) -> Result<(), Failure> {
     match &exchange.server {
         Some(server) => {
             let server = resolve(server, args.port)?;
-            let host = Host::toward(server, exchange.bind.as_deref(), exchange.timeout)?;
+            let host = Host::toward(server, exchange.bind.as_deref(), "-b", exchange.timeout)?;
             let mut end = End::new(args, host)?;
             end.connect(server)?;
             end.ask()?;
         }
         None => {
-            let host = Host::serving(exchange.bind.as_deref(), exchange.timeout)?;
+            let host = Host::serving(exchange.bind.as_deref(), "-b", exchange.timeout)?;
             let mut end = End::new(args, host)?;
             end.accept()?;
             end.serve()?;
         }
     }
     let total = u64::from(exchange.connections) * u64::from(exchange.count);
+    let (connections, messages) =
+        (counted(exchange.connections.into(), "connection"), counted(total, "message"));
     Ok(print(&format!(
-        "{} connections, {total} messages of {} bytes in each direction\n",
-        exchange.connections, exchange.size
+        "{connections}, {messages} of {} in each direction\ntest complete\nreturn status 0\n",
+        counted(exchange.size.into(), "byte")
     ))?)
 }
 
@@ -103,7 +105,7 @@ impl<'a> End<'a> {
         }
         let params = self.params();
         self.nodes.iter().try_for_each(|node| node.id.connect(&params))?;
-        self.established()
+        self.established(|failure| self.host.unreached(failure, server))
     }
 
     fn accept(&mut self) -> Result<(), Failure> {
@@ -119,16 +121,17 @@ impl<'a> End<'a> {
                     }
                 }
                 // The first may take its time.
-                Err(pmd_verbs::cm::CmFailure::Late { .. }) if self.nodes.is_empty() => {}
+                Err(CmFailure::Late { .. }) if self.nodes.is_empty() => {}
                 Err(failure) => return Err(failure.into()),
             }
         }
-        self.established()
+        self.established(Failure::from)
     }
 
-    fn established(&self) -> Result<(), Failure> {
+    fn established(&self, failed: impl Fn(CmFailure) -> Failure) -> Result<(), Failure> {
         for node in &self.nodes {
-            match self.host.channel.outcome(&node.id, "ESTABLISHED", self.host.limit)? {
+            let outcome = self.host.channel.outcome(&node.id, "ESTABLISHED", self.host.limit);
+            match outcome.map_err(&failed)? {
                 EventKind::Established(..) => {}
                 other => return Err(Failure::event(&other)),
             }
@@ -153,11 +156,20 @@ impl<'a> End<'a> {
 
     fn receive(&self) -> Result<(), Failure> {
         let size = self.args.exchange.size;
-        take(&self.host, &self.received, self.total(), "messages", |done| of_length(done, size))
+        let right = |done: &Completion| of_length(done, size);
+        take(&self.host, &self.received, self.total(), "messages", right, |text| self.silence(text))
     }
 
     fn sends_complete(&self) -> Result<(), Failure> {
-        take(&self.host, &self.sent, self.total(), "sends", |_| Ok(()))
+        take(&self.host, &self.sent, self.total(), "sends", |_| Ok(()), |text| self.silence(text))
+    }
+
+    /// All connections lead to one peer: the first tells whether it lives.
+    fn silence(&self, text: &str) -> Failure {
+        match self.nodes.first() {
+            Some(node) => silence(&node.qp, &self.sent, text),
+            None => Failure::local(text),
+        }
     }
 
     /// The client: receives, answers, and is disconnected, which says that all of it has come.

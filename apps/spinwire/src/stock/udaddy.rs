@@ -5,15 +5,16 @@ use std::net::SocketAddr;
 use std::rc::Rc as Shared;
 
 use pmd_graph::app::{print, say};
+use pmd_observe::Code;
 use pmd_verbs::cm::{ConnectParams, Established, EventKind, Id, PortSpace, UDP_QKEY};
 use pmd_verbs::roce::ids::{Qpn, WrId};
 use pmd_verbs::roce::qp::attr::AddressVector;
-use pmd_verbs::{Access, Ah, Cq, Data, Imm, Mr, Qp, RecvWr, Ud, WorkRequest};
+use pmd_verbs::{Access, Ah, Completion, Cq, Data, Imm, Mr, Qp, RecvWr, Ud, WorkRequest};
 
 use super::args::UdaddyArgs;
 use super::failure::Failure;
 use super::host::{Host, options, resolve};
-use super::streams::{of_length, take};
+use super::streams::{counted, of_length, take};
 
 /// The port of librdmacm's program.
 const PORT: u16 = 7174;
@@ -44,14 +45,14 @@ pub(super) fn run(args: &UdaddyArgs) -> Result<(), Failure> {
     match &exchange.server {
         Some(server) => {
             let server = resolve(server, PORT)?;
-            let host = Host::toward(server, exchange.bind.as_deref(), exchange.timeout)?;
+            let host = Host::toward(server, exchange.bind.as_deref(), "-b", exchange.timeout)?;
             let mut end = End::new(args, host)?;
             end.look_up(server)?;
             end.send()?;
             end.receive()?;
         }
         None => {
-            let host = Host::serving(exchange.bind.as_deref(), exchange.timeout)?;
+            let host = Host::serving(exchange.bind.as_deref(), "-b", exchange.timeout)?;
             let mut end = End::new(args, host)?;
             end.accept()?;
             end.receive()?;
@@ -59,10 +60,18 @@ pub(super) fn run(args: &UdaddyArgs) -> Result<(), Failure> {
         }
     }
     let total = u64::from(exchange.connections) * u64::from(exchange.count);
+    let (paths, datagrams) =
+        (counted(exchange.connections.into(), "path"), counted(total, "datagram"));
     Ok(print(&format!(
-        "{} paths, {total} datagrams of {} bytes in each direction\n",
-        exchange.connections, exchange.size
+        "{paths}, {datagrams} of {} in each direction\ntest complete\nreturn status 0\n",
+        counted(exchange.size.into(), "byte")
     ))?)
+}
+
+/// Nobody acknowledges datagrams: it is not known what became of them.
+fn lost(text: &str) -> Failure {
+    let text = format!("{text}: datagrams were lost on the way, or the peer is gone");
+    Failure::remote(Code::Unknown, text)
 }
 
 impl<'a> End<'a> {
@@ -108,8 +117,9 @@ impl<'a> End<'a> {
         }
         self.nodes.iter().try_for_each(|node| node.id.connect(&ConnectParams::default()))?;
         for at in 0..self.nodes.len() {
-            let found =
-                self.host.channel.outcome(&self.nodes[at].id, "ESTABLISHED", self.host.limit)?;
+            let id = &self.nodes[at].id;
+            let found = self.host.channel.outcome(id, "ESTABLISHED", self.host.limit);
+            let found = found.map_err(|failure| self.host.unreached(failure, server))?;
             let EventKind::Established(Established::Datagrams { av, qpn, qkey }, _) = found else {
                 return Err(Failure::event(&found));
             };
@@ -147,7 +157,7 @@ impl<'a> End<'a> {
                 qp.post_send(&send).map_err(Failure::local)?;
             }
         }
-        take(&self.host, &self.sent, self.total(), "sends", |_| Ok(()))
+        take(&self.host, &self.sent, self.total(), "sends", |_| Ok(()), lost)
     }
 
     fn total(&self) -> u64 {
@@ -158,10 +168,11 @@ impl<'a> End<'a> {
     fn receive(&mut self) -> Result<(), Failure> {
         let size = self.args.exchange.size;
         let mut senders = Vec::new();
-        take(&self.host, &self.received, self.total(), "datagrams", |done| {
+        let each = |done: &Completion| {
             senders.push((done.qpn, done.imm().map(|Imm(bytes)| u32::from_be_bytes(bytes))));
             of_length(done, size + GRH)
-        })?;
+        };
+        take(&self.host, &self.received, self.total(), "datagrams", each, lost)?;
         for at in 0..self.nodes.len() {
             let node = &self.nodes[at];
             let (None, Some(path)) = (&node.ah, node.id.view().path) else { continue };
