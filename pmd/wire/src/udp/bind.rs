@@ -8,6 +8,7 @@ use rustix::event::epoll;
 
 use super::UdpWire;
 use super::interface::Interface;
+use super::local::local_addresses;
 use super::mmsg::Messages;
 use super::multicast::{self, Groups};
 use super::owner::{self, Owner};
@@ -58,8 +59,8 @@ pub enum BindError {
         address: IpAddr,
         /// Who has it, if we may know.
         owner: Option<Owner>,
-        /// An address that nobody has.
-        free: Option<Ipv4Addr>,
+        /// An address of the same family that nobody has.
+        free: Option<IpAddr>,
     },
     /// No interface has it.
     #[error("no interface has the address {0}: `ip -brief address` lists those that exist")]
@@ -98,13 +99,16 @@ pub enum BindError {
     },
 }
 
-fn in_use(address: IpAddr, owner: Option<&Owner>, free: Option<Ipv4Addr>) -> String {
+fn in_use(address: IpAddr, owner: Option<&Owner>, free: Option<IpAddr>) -> String {
     let owner = match owner {
         Some(owner) => owner.to_string(),
         None => "another user's process or a kernel driver".to_owned(),
     };
     let fix = match free {
         Some(free) => format!("use another, for instance {free}"),
+        None if address.is_ipv6() => "stop it, or give this host one more address, as \
+                 `ip address add fd00::2/128 dev lo` does"
+            .to_owned(),
         None => "stop it, or use wire = \"shm\" within this host".to_owned(),
     };
     format!(
@@ -137,7 +141,7 @@ pub fn bind(address: IpAddr, options: &UdpOptions) -> Result<Vec<UdpWire>, BindE
         BindError::InUse { .. } => BindError::InUse {
             address,
             owner: owner::find(address, ROCE_PORT),
-            free: loopback_addresses().find(|a| is_free(*a)),
+            free: free_like(address),
         },
         error => error,
     })
@@ -230,9 +234,20 @@ pub(super) fn loopback_addresses() -> impl Iterator<Item = Ipv4Addr> {
 }
 
 /// Whether the port of `address` could be bound just now.
-fn is_free(address: Ipv4Addr) -> bool {
-    let name = SocketAddr::new(address.into(), ROCE_PORT);
-    socket::new(address.into()).is_ok_and(|probe| rustix::net::bind(&probe, &name).is_ok())
+/// An address of the same family that nobody has. Of IPv6 there is but one loopback address, so any of this machine's
+/// that needs no interface beside it will do.
+fn free_like(address: IpAddr) -> Option<IpAddr> {
+    if address.is_ipv4() {
+        return loopback_addresses().map(IpAddr::from).find(|a| is_free(*a));
+    }
+    let known = local_addresses().unwrap_or_default().into_iter().map(|local| local.address);
+    let far = |a: &IpAddr| matches!(a, IpAddr::V6(v6) if !v6.is_unicast_link_local());
+    known.filter(far).find(|a| *a != address && is_free(*a))
+}
+
+fn is_free(address: IpAddr) -> bool {
+    let name = SocketAddr::new(address, ROCE_PORT);
+    socket::new(address).is_ok_and(|probe| rustix::net::bind(&probe, &name).is_ok())
 }
 
 /// Bytes after the UDP header that fit IP packets of `mtu` bytes, at most
@@ -305,5 +320,19 @@ mod tests {
         );
         let text = BindError::Wildcard { owner: None }.to_string();
         assert!(text.contains("modprobe -r rdma_rxe") && text.contains("\"shm\""), "{text}");
+    }
+
+    #[test]
+    fn who_has_an_address_in_use_is_offered_one_of_its_family() {
+        for address in ["127.0.0.9", "::1"] {
+            let address: IpAddr = address.parse().unwrap();
+            let free = free_like(address);
+            let alike = |free: IpAddr| free.is_ipv4() == address.is_ipv4() && free != address;
+            assert!(free.is_none_or(alike), "{free:?}");
+            let text = |free| BindError::InUse { address, owner: None, free }.to_string();
+            assert_eq!(text(None).contains("ip address add"), address.is_ipv6(), "{}", text(None));
+            let other: IpAddr = "fd00::7".parse().unwrap();
+            assert!(text(Some(other)).ends_with("use another, for instance fd00::7"));
+        }
     }
 }
