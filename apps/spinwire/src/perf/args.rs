@@ -154,7 +154,7 @@ pub(crate) struct PerfArgs {
     /// Without a key, let that cross a network all the same: whoever reads it there can reach the memory of both ends
     #[arg(long)]
     pub(super) plaintext: bool,
-    /// Inject a fault: drop|delay T|dup|corrupt [acks|OPCODE|all] [to END|from END] [after N] [every N] [count N] [for T] [psn N],
+    /// Inject a fault: drop|delay T|dup|reorder|corrupt|partition [acks|OPCODE|all] [to END|from END] [after N] [every N] [count N] [for T] [psn N],
     /// or flip END OFFSET; the ends are client and server
     #[arg(long = "fault", value_name = "RULE")]
     pub(super) faults: Vec<String>,

@@ -28,7 +28,7 @@ pub struct ParsedRule<'a> {
 pub enum ParseRuleError {
     /// It does not begin with an action.
     #[error(
-        "a fault begins with drop, delay TIME, dup, reorder, corrupt or partition, not with {0:?}"
+        "a fault begins with drop, delay TIME, dup, reorder, corrupt, partition or flip (a pipeline's with hang, too), not with {0:?}"
     )]
     Action(String),
     /// A word that is neither an opcode nor a condition.
@@ -225,6 +225,7 @@ mod tests {
         let table = [
             ("", "a fault begins with"),
             ("lose", "not with \"lose\""),
+            ("lose", "reorder, corrupt, partition or flip (a pipeline's with hang, too)"),
             ("delay", "lacks its time"),
             ("delay 5", "write it with its unit"),
             ("delay ms", "write it with its unit"),
