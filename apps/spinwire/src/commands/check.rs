@@ -1,6 +1,6 @@
 //! `spinwire check`: whether a config would be taken.
 
-use pmd_graph::app::{self, Exit};
+use pmd_graph::app::{self, Exit, Keys};
 use pmd_graph::registry::Registry;
 
 use crate::cli::CheckArgs;
@@ -10,7 +10,8 @@ use crate::cli::CheckArgs;
 /// # Errors
 /// When stdout cannot be written.
 pub(crate) fn run(registry: &Registry, args: &CheckArgs) -> anyhow::Result<Exit> {
-    let Some(pipeline) = app::open(registry, Some(&args.config), None, &args.sets.sets)? else {
+    let Some(pipeline) = app::open(registry, &args.config, &args.sets.sets, Keys::Elsewhere)?
+    else {
         return Ok(Exit::Usage);
     };
     let plan = &pipeline.plan;

@@ -1,6 +1,6 @@
 //! `spinwire plan`: what would run, and whether this machine fits it.
 
-use pmd_graph::app::{self, Exit};
+use pmd_graph::app::{self, Exit, Keys};
 use pmd_graph::registry::Registry;
 
 use crate::cli::PlanArgs;
@@ -10,10 +10,10 @@ use crate::cli::PlanArgs;
 /// # Errors
 /// When stdout cannot be written.
 pub(crate) fn run(registry: &Registry, args: &PlanArgs) -> anyhow::Result<Exit> {
-    let Some(pipeline) = app::open(registry, Some(&args.config), None, &args.sets.sets)? else {
+    let Some(pipeline) = app::open(registry, &args.config, &args.sets.sets, Keys::Here)? else {
         return Ok(Exit::Usage);
     };
-    let fit = pipeline.plan.fit(&pipeline.machine);
+    let fit = app::fit(&pipeline);
     if args.json {
         app::print(&format!("{}\n", serde_json::to_string(&pipeline.plan.to_json(&fit))?))?;
     } else {

@@ -320,3 +320,20 @@ fn p16_an_overrun_that_was_asked_for_is_named() {
         assert!((1..=32).contains(&errors), "{wire}: {report}");
     }
 }
+
+/// A device's address is looked for by `plan`, as it is by `run`.
+#[test]
+fn plan_and_run_refuse_an_address_that_no_interface_has() {
+    let (input, path) = (Input::new("nowhere", 10), config("quickstart.toml"));
+    let set = input.set();
+    for command in ["plan", "run"] {
+        for wire in ["auto", "udp"] {
+            let wire = format!("device.soft0.wire={wire}");
+            let sets = ["--set", &set, "--set", "device.soft0.address=192.0.2.77", "--set", &wire];
+            let output = spinwire(&[&[command, &path], &sets[..]].concat());
+            let shown = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+            assert_eq!(output.status.code(), Some(3), "{command}: {shown}");
+            assert!(shown.contains("no interface has the address 192.0.2.77"), "{shown}");
+        }
+    }
+}

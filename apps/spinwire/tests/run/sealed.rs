@@ -177,3 +177,38 @@ fn s0_41_a_measurement_over_a_sealed_channel() {
         stderr(&output)
     );
 }
+
+/// S0-43: `plan` refuses what a run would refuse, and `check` does, too, but for a key that another machine may have.
+#[test]
+fn s0_43_keys_are_looked_at_before_a_run() {
+    let (key, path) = (Key::new("looked-at", '7'), config("quickstart-client.toml"));
+    let looks = |command: &str, set: &str| {
+        let output = spinwire(&[command, &path, "--set", set]);
+        (output.status.code(), stderr(&output))
+    };
+    let set = key.set("client");
+    for command in ["check", "plan"] {
+        let (code, errors) = looks(command, &set);
+        assert_eq!((code, errors.contains("psk_file")), (Some(0), false), "{errors}");
+    }
+    let both_refuse = |set: &str, why: &str| {
+        for command in ["check", "plan"] {
+            let (code, errors) = looks(command, set);
+            assert_eq!(code, Some(2), "{command} {set}: {errors}");
+            assert!(errors.contains(why) && errors.contains("psk_file"), "{errors}");
+        }
+    };
+    key.mode(0o644);
+    both_refuse(&set, "chmod 600");
+    key.mode(0o600);
+    fs::write(&key.0, "").expect("it is ours");
+    both_refuse(&set, "it has 0 bytes, a key has 32");
+    both_refuse("node.client.psk_file=/", "is no file");
+    let missing = "node.client.psk_file=/nonexistent/key";
+    let (code, errors) = looks("check", missing);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(errors.contains("warning") && errors.contains("/nonexistent/key"), "{errors}");
+    let (code, errors) = looks("plan", missing);
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(errors.contains("make one with"), "{errors}");
+}

@@ -27,6 +27,7 @@ use crate::registry::Registry;
 
 pub use harmless::harmless;
 pub use pipeline::{Pipeline, colour, open, print, tell};
+pub use preflight::{Keys, fit};
 pub use record::{Record, RecordTo, of_part};
 pub use stderr::say;
 
@@ -78,7 +79,7 @@ pub struct RunArgs {
     /// Changes to the config.
     #[command(flatten)]
     pub sets: Sets,
-    /// Inject a fault: drop|delay T|dup|corrupt [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [count N] [for T] [psn N],
+    /// Inject a fault: drop|delay T|dup|reorder|corrupt|partition [acks|OPCODE|all] [to NODE|from NODE] [after N] [every N] [count N] [for T] [psn N],
     /// or flip NODE OFFSET, or hang NODE [after N]
     #[arg(long = "fault", value_name = "RULE")]
     pub faults: Vec<String>,

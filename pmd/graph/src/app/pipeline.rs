@@ -7,6 +7,7 @@ use std::path::Path;
 use pmd_lcore::topology::TopologyError;
 
 use super::harmless::harmless;
+use super::preflight::{self, Keys};
 use super::stderr::say_as_it_is;
 use super::{Exit, say};
 use crate::config::Config;
@@ -25,18 +26,23 @@ pub struct Pipeline {
     pub machine: Machine,
 }
 
-/// Reads the config at `path`, or takes `default`, its name and text, and plans it for this machine. `None` if it was
-/// refused: the reasons are on stderr, and the command ends as [`Exit::Usage`].
+/// Reads the config at `path` and plans it for this machine; the keys that it names are looked at as `keys` says. `None` if
+/// it was refused: the reasons are on stderr, and the command ends as [`Exit::Usage`].
 ///
 /// # Errors
 /// When the kernel does not tell which CPUs there are.
 pub fn open(
     registry: &Registry,
-    path: Option<&Path>,
-    default: Option<(&str, &str)>,
+    path: &Path,
     sets: &[String],
+    keys: Keys,
 ) -> Result<Option<Pipeline>, TopologyError> {
-    let Some(config) = read(registry, path, default, sets) else { return Ok(None) };
+    let Some(config) = read(registry, Some(path), None, sets) else { return Ok(None) };
+    let looked_at = preflight::keys(&config, keys);
+    complain(&looked_at);
+    if looked_at.errors() > 0 {
+        return Ok(None);
+    }
     let machine = Machine::detect()?;
     match Plan::resolve(&config, &machine) {
         Ok(plan) => Ok(Some(Pipeline { plan, machine })),
@@ -47,7 +53,7 @@ pub fn open(
     }
 }
 
-/// The same for a run, which claims the CPUs that it is planned for.
+/// The same for a run, of the config at `path` or of `default`, its name and text. It claims the CPUs that it is planned for.
 ///
 /// # Errors
 /// As [`open`].

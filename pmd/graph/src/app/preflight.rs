@@ -1,13 +1,76 @@
 //! Whether what a config names is there, before anything of a run is made: a file to read, a key, an address to listen at.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
 
+use pmd_verbs::connect::{Psk, PskError};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use super::pipeline::Pipeline;
 use super::refusal::Refusal;
+use crate::config::Config;
+use crate::diagnostic::{Diagnostic, Report};
 use crate::edge::guard;
 use crate::plan::Plan;
+use crate::plan::fit::{Fit, Problem};
+
+/// How the key files that a config names are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// This machine is to have them.
+    Here,
+    /// The config may be for another machine: one that is missing is warned about, one that is there is to be sound.
+    Elsewhere,
+    /// Not yet: who runs the pipeline looks by itself.
+    Later,
+}
+
+/// What is wrong with the keys that a config names.
+pub(super) fn keys(config: &Config, how: Keys) -> Report {
+    let mut report = Report { sources: config.report.sources.clone(), diagnostics: Vec::new() };
+    if how == Keys::Later {
+        return report;
+    }
+    for node in &config.nodes {
+        if node.settings.value("psk_file").is_none() {
+            continue;
+        }
+        let Err(error) = Psk::read(Path::new(node.settings.text("psk_file"))) else { continue };
+        let is_missing = matches!(&error, PskError::Unreadable { error, .. } if error.kind() == io::ErrorKind::NotFound);
+        let title = format!("the key of `{}` cannot be used", node.name);
+        let diagnostic = if is_missing && how == Keys::Elsewhere {
+            Diagnostic::warning(title)
+        } else {
+            Diagnostic::error(title)
+        };
+        let at = node.settings.span("psk_file").unwrap_or(node.span);
+        report.push(diagnostic.at(at, error.to_string()));
+    }
+    report
+}
+
+/// Whether a pipeline fits this machine, and whether its devices can have their addresses.
+pub fn fit(pipeline: &Pipeline) -> Fit {
+    let plan = &pipeline.plan;
+    let mut fit = plan.fit(&pipeline.machine);
+    for device in &plan.devices {
+        let has_packets = device.kind == "soft" && device.settings.text("wire") != "shm";
+        let Some(address) = device.address().filter(|_| has_packets) else { continue };
+        // Any port: whether its own is free is seen when it runs, and may change until then.
+        let Err(error) = UdpSocket::bind((address, 0)) else { continue };
+        if error.kind() == io::ErrorKind::AddrNotAvailable {
+            fit.problems.push(Problem {
+                what: format!(
+                    "device `{}`: no interface has the address {address}: `ip -brief address` lists those that exist",
+                    device.name
+                ),
+                fixes: vec![format!("--set device.{}.address=auto", device.name)],
+            });
+        }
+    }
+    fit
+}
 
 /// Looks at everything that a plan names outside of itself.
 ///

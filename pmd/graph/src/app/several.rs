@@ -15,6 +15,7 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use super::preflight::Keys;
 use super::refusal::Refusal;
 use super::{App, Exit, RunArgs, of_part, overwrite, pipeline, preflight, signals, single};
 use crate::limits::{CONFIG_BYTES_MAX, DRAIN, PART_GRACE, WATCH};
@@ -38,7 +39,7 @@ pub(super) fn run(app: &App<'_>, args: &RunArgs, configs: &[PathBuf]) -> Result<
     let (mut outputs, mut inputs, mut owns) = (Vec::new(), Vec::new(), Vec::new());
     for (index, (config, table)) in configs.iter().zip(&tables).enumerate() {
         let sets = addressed(&args.sets.sets, set_target, table.as_ref(), &tables);
-        let pipeline = pipeline::open(app.registry, Some(config), None, &sets)?;
+        let pipeline = pipeline::open(app.registry, config, &sets, Keys::Later)?;
         let pipeline = pipeline.ok_or_else(Refusal::config)?;
         let fit = pipeline.plan.fit(&pipeline.machine);
         if !fit.fits() {

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use pmd_verbs::connect::Psk;
+
 use super::managed::managed;
 use super::retry::{self, Retry};
 use super::schema::{Settings, Value};
@@ -214,6 +216,24 @@ fn exposed(draft: &Draft, report: &mut Report) {
         _ => None,
     });
     let key = settings.span("psk_file");
+    if let Some(at) = key
+        && Psk::parse(settings.text("psk_file").as_bytes()).is_ok()
+    {
+        let place =
+            format!("it stands in {}, line {}", report.sources.name(at), report.sources.line(at));
+        // Not at its place: that would show it.
+        report.push(
+            Diagnostic::error(format!(
+                "`psk_file` of `{}` is a key, not the name of a file with one",
+                draft.name
+            ))
+            .note(place)
+            .note("whoever sees the config or the command line has seen the key")
+            .help("give a file, not the key, and make a new one: (umask 077; head -c 32 /dev/urandom | base64 > FILE)")
+            .help("if a file has that name, begin it with ./ or /./"),
+        );
+        return;
+    }
     if let (Some(key), None) = (key, far) {
         report.push(
             Diagnostic::warning(format!("`psk_file` of `{}` has no effect", draft.name))

@@ -261,6 +261,27 @@ fn s0_43_connection_data_crosses_no_network_in_the_clear() {
     assert_eq!(titles(&config.report), ["`psk_file` of `client` has no effect"]);
 }
 
+/// S0-43: a key in place of the name of its file is not said again, wherever it stands.
+#[test]
+fn s0_43_a_key_in_place_of_its_file_is_refused_unsaid() {
+    let secret = "AAcOFRwjKjE4P0ZNVFtiaXB3foWMk5qhqK+2vcTL0tk=";
+    let inline = quickstart(&[(
+        "peer = \"target\"",
+        &format!("peer = \"target\"\npsk_file = \"{secret}\""),
+    )]);
+    let set = format!("node.client.psk_file={secret}");
+    for (text, sets) in [(&*inline, &[][..]), (QUICKSTART, &[&*set][..])] {
+        let report = refused(text, sets);
+        let shown = report.to_string();
+        assert_eq!(
+            titles(&report),
+            ["`psk_file` of `client` is a key, not the name of a file with one"]
+        );
+        assert!(shown.contains("give a file, not the key") && shown.contains("line "), "{shown}");
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
 /// S0-39: the connection manager connects nodes of two processes, on the first lcore of a device.
 #[test]
 fn s0_39_where_the_connection_manager_connects() {
