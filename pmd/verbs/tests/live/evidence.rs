@@ -26,9 +26,9 @@ fn world(wire: WireChoice, fault: Option<&str>) -> World {
     World::of(&Device::open(&config).unwrap())
 }
 
-/// A budget of some 8 ms.
+/// A budget of some 67 ms.
 fn impatient(attr: &mut QpAttr) {
-    (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (8, 7, 3);
+    (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (11, 7, 3);
 }
 
 /// The verdict of the first side on the first of its requests that failed.
