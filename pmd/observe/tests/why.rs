@@ -570,7 +570,8 @@ fn nothing_wrong_is_ok() {
     assert!(diagnose(&Evidence::default()).is_ok());
 }
 
-/// Every code of the contract is the verdict of some evidence in this file.
+/// Every code is the verdict of some evidence in this file, but for the one that no evidence of a connection leads to: a store
+/// that stalls is found by the clocks of its target and of its clients.
 #[test]
 fn every_code_has_a_rule() {
     let changed =
@@ -620,5 +621,5 @@ fn every_code_has_a_rule() {
     .into_iter()
     .collect();
     let missing: Vec<_> = Code::ALL.iter().filter(|code| !reached.contains(code)).collect();
-    assert!(missing.is_empty(), "no evidence leads to {missing:?}");
+    assert_eq!(missing, [&Code::StoreStall]);
 }
