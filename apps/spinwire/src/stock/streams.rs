@@ -1,12 +1,15 @@
 //! Messages in both directions over several queue pairs, which `ucmatose` and `udaddy` have in common.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use pmd_graph::app::print;
 use pmd_observe::Code;
 use pmd_verbs::{Completion, Cq, Data, Qp, Rc, RemoteAddr, WcStatus, WorkRequest};
 
+use super::args::Exchange;
 use super::failure::Failure;
-use super::host::Host;
+use super::host::{Host, resolve};
 
 /// How long a peer that lives may take to acknowledge.
 const ACKNOWLEDGES: Duration = Duration::from_secs(1);
@@ -16,6 +19,28 @@ const PROBE: u64 = 1;
 /// So many of them, with their plural.
 pub(super) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// This end, and the server that it is a client of.
+pub(super) fn open(exchange: &Exchange, port: u16) -> Result<(Option<SocketAddr>, Host), Failure> {
+    let (bind, limit) = (exchange.bind.as_deref(), exchange.timeout);
+    Ok(match &exchange.server {
+        Some(server) => {
+            let server = resolve(server, port)?;
+            (Some(server), Host::toward(server, bind, "-b", limit)?)
+        }
+        None => (None, Host::serving(bind, "-b", limit)?),
+    })
+}
+
+/// Says what was done, and ends as librdmacm's programs do.
+pub(super) fn complete(exchange: &Exchange, way: &str, message: &str) -> Result<(), Failure> {
+    let total = u64::from(exchange.connections) * u64::from(exchange.count);
+    let (ways, messages) = (counted(exchange.connections.into(), way), counted(total, message));
+    let size = counted(exchange.size.into(), "byte");
+    Ok(print(&format!(
+        "{ways}, {messages} of {size} in each direction\ntest complete\nreturn status 0\n"
+    ))?)
 }
 
 /// The failure that a peer's silence is: a slow program's device still acknowledges, which a WRITE of no bytes shows, and a

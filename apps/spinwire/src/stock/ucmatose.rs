@@ -3,15 +3,15 @@
 
 use std::rc::Rc as Shared;
 
-use pmd_graph::app::{print, say};
+use pmd_graph::app::say;
 use pmd_verbs::cm::{CmFailure, ConnParam, ConnectParams, EventChannel, EventKind, Id};
 use pmd_verbs::roce::ids::WrId;
 use pmd_verbs::{Access, Completion, Cq, Data, Mr, Qp, Rc, RecvWr, WorkRequest};
 
 use super::args::UcmatoseArgs;
 use super::failure::Failure;
-use super::host::{Host, options, resolve};
-use super::streams::{counted, of_length, silence, take};
+use super::host::{Host, options};
+use super::streams::{complete, of_length, open, silence, take};
 
 /// What librdmacm's program asks for.
 const RETRIES: u8 = 5;
@@ -34,28 +34,19 @@ struct End<'a> {
 
 pub(super) fn run(args: &UcmatoseArgs) -> Result<(), Failure> {
     let exchange = &args.exchange;
-    match &exchange.server {
+    let (server, host) = open(exchange, args.port)?;
+    let mut end = End::new(args, host)?;
+    match server {
         Some(server) => {
-            let server = resolve(server, args.port)?;
-            let host = Host::toward(server, exchange.bind.as_deref(), "-b", exchange.timeout)?;
-            let mut end = End::new(args, host)?;
             end.connect(server)?;
             end.ask()?;
         }
         None => {
-            let host = Host::serving(exchange.bind.as_deref(), "-b", exchange.timeout)?;
-            let mut end = End::new(args, host)?;
             end.accept()?;
             end.serve()?;
         }
     }
-    let total = u64::from(exchange.connections) * u64::from(exchange.count);
-    let (connections, messages) =
-        (counted(exchange.connections.into(), "connection"), counted(total, "message"));
-    Ok(print(&format!(
-        "{connections}, {messages} of {} in each direction\ntest complete\nreturn status 0\n",
-        counted(exchange.size.into(), "byte")
-    ))?)
+    complete(exchange, "connection", "message")
 }
 
 impl<'a> End<'a> {

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc as Shared;
 
-use pmd_graph::app::{print, say};
+use pmd_graph::app::say;
 use pmd_observe::Code;
 use pmd_verbs::cm::{ConnectParams, Established, EventKind, Id, PortSpace, UDP_QKEY};
 use pmd_verbs::roce::ids::{Qpn, WrId};
@@ -13,8 +13,8 @@ use pmd_verbs::{Access, Ah, Completion, Cq, Data, Imm, Mr, Qp, RecvWr, Ud, WorkR
 
 use super::args::UdaddyArgs;
 use super::failure::Failure;
-use super::host::{Host, options, resolve};
-use super::streams::{counted, of_length, take};
+use super::host::{Host, options};
+use super::streams::{complete, of_length, open, take};
 
 /// The port of librdmacm's program.
 const PORT: u16 = 7174;
@@ -42,30 +42,21 @@ struct End<'a> {
 
 pub(super) fn run(args: &UdaddyArgs) -> Result<(), Failure> {
     let exchange = &args.exchange;
-    match &exchange.server {
+    let (server, host) = open(exchange, PORT)?;
+    let mut end = End::new(args, host)?;
+    match server {
         Some(server) => {
-            let server = resolve(server, PORT)?;
-            let host = Host::toward(server, exchange.bind.as_deref(), "-b", exchange.timeout)?;
-            let mut end = End::new(args, host)?;
             end.look_up(server)?;
             end.send()?;
             end.receive()?;
         }
         None => {
-            let host = Host::serving(exchange.bind.as_deref(), "-b", exchange.timeout)?;
-            let mut end = End::new(args, host)?;
             end.accept()?;
             end.receive()?;
             end.send()?;
         }
     }
-    let total = u64::from(exchange.connections) * u64::from(exchange.count);
-    let (paths, datagrams) =
-        (counted(exchange.connections.into(), "path"), counted(total, "datagram"));
-    Ok(print(&format!(
-        "{paths}, {datagrams} of {} in each direction\ntest complete\nreturn status 0\n",
-        counted(exchange.size.into(), "byte")
-    ))?)
+    complete(exchange, "path", "datagram")
 }
 
 /// Nobody acknowledges datagrams: it is not known what became of them.
