@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use crate::block::unanswered;
+use crate::edge::{Line, Pulse};
+use crate::failure::Failure;
+
 /// How long the oldest request may wait for its answer.
 ///
 /// Requests have no order here and no timer of their own: the oldest is looked for when it could be overdue, which is seldom.
@@ -27,6 +31,32 @@ pub(crate) enum Late {
     Perhaps,
     /// Something has waited for so long.
     Yes(Duration),
+}
+
+impl Late {
+    /// What a client of a store does about it: asks the target how its store does, and gives it up the next time. `store_ms`:
+    /// what it last said of that.
+    ///
+    /// # Errors
+    /// The target, or its store, is given up.
+    #[inline]
+    pub(crate) fn act(
+        self,
+        line: &Line,
+        node: &str,
+        store_ms: &mut Option<u64>,
+        pulse: &mut Pulse,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::No => {}
+            Self::Perhaps => {
+                *store_ms = None;
+                pulse.want();
+            }
+            Self::Yes(waited) => return Err(unanswered(line, node, waited, *store_ms)),
+        }
+        Ok(())
+    }
 }
 
 impl Deadline {

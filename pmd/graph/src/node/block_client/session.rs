@@ -8,13 +8,13 @@ use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Rights, Set
 use super::slots::{Slots, Stage};
 use super::{MORE_REQUESTS, nanoseconds};
 use crate::block::{
-    Held, Opened, Operation, Place, Post, Request, Status, forgotten, nonsense, refused, unanswered,
+    Held, Opened, Operation, Place, Post, Request, Status, forgotten, nonsense, refused,
 };
 use crate::edge::{Change, Dial, Line, Peer, Pulse};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::node::Record;
-use crate::node::deadline::{Deadline, Late};
+use crate::node::deadline::Deadline;
 use crate::stream::Block;
 
 /// What an operation was submitted for, in the upper half of its token; the lower half is a number.
@@ -367,17 +367,8 @@ impl Session {
         if !self.line.is_up() {
             return Ok(());
         }
-        match self.deadline.look(now, || self.slots.oldest()) {
-            Late::Yes(waited) => {
-                let node = &self.part.node;
-                return Err(unanswered(&self.line, node, waited, self.store_ms));
-            }
-            Late::Perhaps => {
-                self.store_ms = None;
-                self.pulse.want();
-            }
-            Late::No => {}
-        }
+        let late = self.deadline.look(now, || self.slots.oldest());
+        late.act(&self.line, &self.part.node, &mut self.store_ms, &mut self.pulse)?;
         if self.pulse.is_due(now) {
             let sequence = self.sequence + 1;
             let (operation, tag) = (Operation::KeepAlive, self.depth + 1);

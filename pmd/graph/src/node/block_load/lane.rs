@@ -9,14 +9,14 @@ use pmd_verbs::endpoint::{Endpoint, LocalKey, Op, Remote, RemoteKey, Rights, Set
 use super::stamp::Stamps;
 use super::workload::{Action, Phase, Step, Workload};
 use crate::block::{
-    Held, Opened, Operation, Place, Post, Request, Status, forgotten, nonsense, refused, unanswered,
+    Held, Opened, Operation, Place, Post, Request, Status, forgotten, nonsense, refused,
 };
 use crate::edge::{Change, Dial, Line, Peer, Pulse};
 use crate::extent::Extent;
 use crate::failure::Failure;
 use crate::node::Record;
 use crate::node::block_client::MORE_REQUESTS;
-use crate::node::deadline::{Deadline, Late};
+use crate::node::deadline::Deadline;
 
 /// Marks the token of a receive; the others name their slot.
 const RECEIVE: u64 = 1 << 32;
@@ -331,17 +331,8 @@ impl Lane {
         if !self.line.is_up() {
             return Ok(());
         }
-        match self.deadline.look(now, || self.pending.oldest()) {
-            Late::Yes(waited) => {
-                let node = &self.part.node;
-                return Err(unanswered(&self.line, node, waited, self.store_ms));
-            }
-            Late::Perhaps => {
-                self.store_ms = None;
-                self.pulse.want();
-            }
-            Late::No => {}
-        }
+        let late = self.deadline.look(now, || self.pending.oldest());
+        late.act(&self.line, &self.part.node, &mut self.store_ms, &mut self.pulse)?;
         if self.pulse.is_due(now) {
             let tag = u32::try_from(self.pending.slots.len()).unwrap_or(u32::MAX).saturating_add(1);
             let (operation, sequence) = (Operation::KeepAlive, self.pending.sequence + 1);
