@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::mem;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -202,15 +203,14 @@ impl Porter {
         self.strangers.len() + self.greeted.len()
     }
 
-    /// Listens to those that said something, the last first, so that the places of the others stay.
+    /// Listens to those that said something. Both lists stay in the order in which callers came, so that who came first is
+    /// served first.
     fn hear(&mut self, heard: &[usize]) {
-        for index in heard.iter().rev().copied() {
-            let became = self.strangers[index].hear(self.guard.key());
-            if matches!(became, Heard::Waits) {
-                continue;
-            }
-            let stranger = self.strangers.swap_remove(index);
-            match became {
+        let mut heard = heard.iter().copied().peekable();
+        for (index, mut stranger) in mem::take(&mut self.strangers).into_iter().enumerate() {
+            let spoke = heard.next_if_eq(&index).is_some();
+            match if spoke { stranger.hear(self.guard.key()) } else { Heard::Waits } {
+                Heard::Waits => self.strangers.push(stranger),
                 Heard::Greeted(first, seal) => {
                     let from = stranger.from;
                     match Channel::over_tcp(stranger.stream, from, Some(first), seal) {
@@ -228,7 +228,7 @@ impl Porter {
                     self.turned_away.unproven += 1;
                     self.note(stranger.from, why);
                 }
-                Heard::Waits | Heard::Left => {}
+                Heard::Left => {}
             }
         }
     }
@@ -250,7 +250,7 @@ impl Porter {
     /// Sends a stranger away for others. Returns whether there was one that may be.
     fn make_room(&mut self, now: Instant) -> bool {
         let Some(index) = who_yields(&self.strangers, now) else { return false };
-        let stranger = self.strangers.swap_remove(index);
+        let stranger = self.strangers.remove(index);
         self.turned_away.crowded += 1;
         self.note(stranger.from, "made room");
         true
@@ -272,7 +272,7 @@ impl Porter {
                 // Whoever called has hung up already.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) if lacks_descriptors(&error) => {
-                    if !std::mem::replace(&mut self.told_of_descriptors, true) {
+                    if !mem::replace(&mut self.told_of_descriptors, true) {
                         tracing::warn!(
                             "{}: cannot accept: {error}: callers that say nothing make room for others; give the process more descriptors: ulimit -n 4096",
                             self.address
@@ -294,7 +294,7 @@ impl Porter {
 
     /// Hands over those that became callers, as many as the owner has room for.
     fn hand_over(&mut self) {
-        let mut waiting = std::mem::take(&mut self.greeted).into_iter();
+        let mut waiting = mem::take(&mut self.greeted).into_iter();
         while let Some(channel) = waiting.next() {
             match self.arrivals.try_send(channel) {
                 Ok(()) => {}
@@ -459,10 +459,13 @@ mod tests {
     #[test]
     fn callers_wait_for_an_owner_that_is_busy() {
         let mut listener = listener();
-        let callers: Vec<_> = (0..2 * ARRIVALS).map(|_| call(&listener, &hello(9))).collect();
-        for _ in 0..2 * ARRIVALS {
-            assert_eq!(arrives(&mut listener).1, Some(Message::Hello(vec![9])));
+        let names = 0..u8::try_from(2 * ARRIVALS).unwrap();
+        let silent: Vec<_> = (0..20).map(|_| call(&listener, b"")).collect();
+        let callers: Vec<_> = names.clone().map(|name| call(&listener, &hello(name))).collect();
+        for name in names {
+            assert_eq!(arrives(&mut listener).1, Some(Message::Hello(vec![name])));
         }
+        drop(silent);
         drop(callers);
     }
 
