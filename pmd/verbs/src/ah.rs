@@ -19,10 +19,6 @@ impl Ah {
 
 impl Drop for Ah {
     fn drop(&mut self) {
-        self.cx.with(|core| {
-            // The engine made the handle and nothing else destroys it.
-            let destroyed = core.engine.destroy_ah(self.id);
-            debug_assert!(destroyed.is_ok());
-        });
+        self.cx.with(|core| core.destroy_ah(self.id));
     }
 }

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::cq::{Cq, CreateCqError, WeakCq};
+use crate::provider::Provider;
 use crate::sleeper::Sleeper;
 use crate::soft::Bell;
 
@@ -62,7 +63,7 @@ impl CompletionChannel {
     /// [`CreateCqError`].
     pub fn create_cq(&mut self, depth: u32) -> Result<Cq, CreateCqError> {
         let cq = self.cx.create_cq(depth)?;
-        self.cx.with(|core| core.cqs.attach_bell(cq.id(), &self.bell));
+        self.cx.with(|core| core.attach_bell(cq.id(), &self.bell));
         self.cqs.retain(WeakCq::is_alive);
         self.cqs.push(cq.downgrade());
         Ok(cq)
@@ -115,7 +116,7 @@ impl CompletionChannel {
 
     /// Has peers of this host ring from now on, until the next turn. False: something has come already.
     fn listens(&self) -> bool {
-        self.cx.with(|core| core.peers.sleep())
+        self.cx.with(Provider::sleep)
     }
 
     /// The next queue that fired, and silence when none is left.
@@ -123,7 +124,7 @@ impl CompletionChannel {
         for step in 0..self.cqs.len() {
             let at = (self.next + step) % self.cqs.len();
             let Some(cq) = self.cqs[at].upgrade() else { continue };
-            if self.cx.with(|core| core.cqs.take_fired(cq.id())) {
+            if self.cx.with(|core| core.take_fired(cq.id())) {
                 self.next = at + 1;
                 return Some(cq);
             }

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use pmd_roce::engine::QpView;
 use pmd_roce::event::{AsyncEvent, EventScope};
@@ -17,7 +16,8 @@ use crate::device::Device;
 use crate::endpoint::ConnectError;
 use crate::event::{EVENT_PATIENCE, Event, Unacknowledged};
 use crate::pd::Pd;
-use crate::soft::Core;
+use crate::provider::Provider;
+use crate::soft;
 
 /// One lcore's part of a device: everything created through it belongs to this thread. A cheap
 /// handle, cloned by every object.
@@ -30,11 +30,11 @@ pub struct Context {
     lcore: u32,
     /// Whom queue pairs are made for.
     owner: Option<u32>,
-    core: Rc<RefCell<Core>>,
+    core: Rc<RefCell<Provider>>,
 }
 
 impl Context {
-    pub(crate) fn new(device: Device, lcore: u32, core: Core) -> Self {
+    pub(crate) fn new(device: Device, lcore: u32, core: Provider) -> Self {
         Self { device, lcore, owner: None, core: Rc::new(RefCell::new(core)) }
     }
 
@@ -50,8 +50,16 @@ impl Context {
     }
 
     #[inline]
-    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Provider) -> R) -> R {
         act(&mut self.core.borrow_mut())
+    }
+
+    /// For what belongs to the software NIC.
+    ///
+    /// # Panics
+    /// Where there is another device.
+    pub(crate) fn with_soft<R>(&self, act: impl FnOnce(&mut soft::Core) -> R) -> R {
+        self.with(|core| act(core.soft().expect("only a software NIC has that")))
     }
 
     /// The device.
@@ -94,16 +102,16 @@ impl Context {
 
     /// When the next turn is due although nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.with(|core| core.next_timeout())
+        self.with(Provider::next_timeout)
     }
 
     /// Says that a loop calls [`Context::progress`], so that polling a queue need not.
     pub fn drive(&self) {
-        self.with(|core| core.driven = true);
+        self.with(Provider::drive);
     }
 
     pub(crate) fn is_driven(&self) -> bool {
-        self.with(|core| core.driven)
+        self.with(Provider::is_driven)
     }
 
     /// A turn on behalf of a caller without a loop; returns how much was done.
@@ -116,19 +124,18 @@ impl Context {
     /// dropped, the object that it is about is not destroyed.
     pub fn get_event(&self) -> Option<Event> {
         self.nudge();
-        self.with(Core::get_event)
+        self.with(Provider::get_event)
     }
 
     /// Waits until nobody holds an event about an object of this context, up to [`EVENT_PATIENCE`]. The
     /// context is not borrowed meanwhile.
     pub(crate) fn wait_acknowledged(&self, scope: EventScope) -> Result<(), Unacknowledged> {
-        let taken = self.with(|core| Arc::clone(&core.taken));
-        taken.wait(scope, EVENT_PATIENCE)
+        self.with(Provider::taken).wait(scope, EVENT_PATIENCE)
     }
 
     /// Says so where an object ends although somebody holds an event about it.
     pub(crate) fn warn_unacknowledged(&self, scope: EventScope) {
-        if let Some(held) = self.with(|core| core.taken.oldest(scope)) {
+        if let Some(held) = self.with(Provider::taken).oldest(scope) {
             tracing::warn!("{}: an object is destroyed although {held}", self.device.name());
         }
     }
@@ -136,31 +143,25 @@ impl Context {
     /// Fails this lcore's part of the device, as hardware does that is beyond repair: every queue pair is
     /// in Error without a completion, and whatever is asked of it later is refused.
     pub fn fail_device(&self) {
-        self.with(Core::fail_device);
+        self.with(Provider::fail_device);
     }
 
     /// Takes the port down or up, for this lcore: packets are dropped meanwhile, and nothing fails by that
     /// alone.
     pub fn set_port(&self, state: PortState) {
-        let done = self.with(|core| {
-            core.command(|engine, _| match state {
-                PortState::Down => engine.port_down(1),
-                PortState::Active => engine.port_up(1),
-            })
-        });
-        debug_assert!(done.is_ok(), "every device has a port 1");
+        self.with(|core| core.set_port(state));
     }
 
     /// The queue pairs of this lcore, with their states and since when they are in them: who sorts them by
     /// that finds the one that is stuck.
     pub fn queue_pairs(&self) -> Vec<(Qpn, QpState, Instant)> {
-        self.with(|core| core.engine.queue_pairs().collect())
+        self.with(Provider::queue_pairs)
     }
 
     /// The oldest asynchronous event that nobody took yet, acknowledged at once.
     pub fn poll_event(&self) -> Option<AsyncEvent> {
         self.nudge();
-        self.with(|core| core.take_event(|_| true))
+        self.with(|core| core.take_event(&|_| true))
     }
 
     /// The path to a queue pair of a peer on this host: shared memory as far as the device's wire
@@ -175,7 +176,7 @@ impl Context {
         if wish == PathWish::Packets {
             return Ok(packets);
         }
-        match self.with(|core| core.peers.attach(gid, qpn, None)) {
+        match self.with_soft(|core| core.peers.attach(gid, qpn, None)) {
             Ok(link) => Ok(AddressVector { link: Some(link), ..packets }),
             Err(reason) if wish == PathWish::SharedMemory => {
                 Err(ConnectError::Unreachable { wire: "shared memory", reason })
@@ -189,29 +190,15 @@ impl Context {
 
     /// State of a queue pair of this lcore.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpView> {
-        self.with(|core| core.engine.query_qp(qpn))
+        self.with(|core| core.query_qp(qpn))
     }
 
     /// Every counter of engine and wire by name, and `rx_handed_over`: frames that reached this lcore
     /// although they were for another one of the device.
     pub fn counters(&self, mut each: impl FnMut(&'static str, u64)) {
         // Copied out first: the caller may use other objects of this lcore meanwhile.
-        let (engine, wire, given) = self.with(|core| {
-            let wire = core.wire.as_ref().map(|wire| wire.counters());
-            (*core.engine.counters(), wire, core.handover.given())
-        });
-        engine.iter().for_each(|(name, value)| each(name, value));
-        if let Some(wire) = wire {
-            for (name, value) in wire.fields() {
-                // The engine counts payload by these names, the wire whole frames.
-                let name = match name {
-                    "tx_bytes" => "wire_tx_bytes",
-                    "rx_bytes" => "wire_rx_bytes",
-                    name => name,
-                };
-                each(name, value);
-            }
-            each("rx_handed_over", given);
+        for (name, value) in self.with(Provider::counters) {
+            each(name, value);
         }
     }
 }

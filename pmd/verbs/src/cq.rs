@@ -58,7 +58,7 @@ impl Cq {
         if depth == 0 || depth > MAX_CQE {
             return Err(CreateCqError::Depth(depth));
         }
-        let id = cx.with(|core| core.cqs.create(depth));
+        let id = cx.with(|core| core.create_cq(depth))?;
         Ok(Self { inner: Rc::new(Inner { cx: cx.clone(), id, depth }) })
     }
 
@@ -87,7 +87,7 @@ impl Cq {
                 if taken == 0 {
                     core.nudge(|| self.inner.cx.device().now());
                 }
-                core.cqs.take(self.inner.id, want, &mut batch);
+                core.take(self.inner.id, want, &mut batch);
             });
             taken += batch.len();
             batch.iter().for_each(|completion| each(*completion));
@@ -104,7 +104,7 @@ impl Cq {
         let before = batch.len();
         self.inner.cx.with(|core| {
             core.nudge(|| self.inner.cx.device().now());
-            core.cqs.take(self.inner.id, usize::MAX, batch);
+            core.take(self.inner.id, usize::MAX, batch);
         });
         batch.len() - before
     }
@@ -113,13 +113,13 @@ impl Cq {
     /// error, fires once. Poll once more afterwards: what came before does not fire.
     pub fn arm(&self, solicited_only: bool) {
         let armed = if solicited_only { Armed::Solicited } else { Armed::Any };
-        self.inner.cx.with(|core| core.cqs.arm(self.inner.id, armed));
+        self.inner.cx.with(|core| core.arm(self.inner.id, armed));
     }
 
     /// Whether the armed queue has fired since the last call.
     pub fn fired(&self) -> bool {
         self.inner.cx.nudge();
-        self.inner.cx.with(|core| core.cqs.take_fired(self.inner.id))
+        self.inner.cx.with(|core| core.take_fired(self.inner.id))
     }
 
     /// Destroys it, as `ibv_destroy_cq(3)`. Dropping the last handle does the same without waiting.
@@ -141,18 +141,12 @@ impl Cq {
     /// Fails it, as a device does that cannot write to it any more: it takes no completion from now on,
     /// and every queue pair on it is in Error.
     pub fn fail(&self) {
-        let id = self.inner.id;
-        self.inner.cx.with(|core| {
-            core.command(|engine, cqs| {
-                cqs.kill(id);
-                engine.fail_cq(id, cqs);
-            });
-        });
+        self.inner.cx.with(|core| core.fail_cq(self.inner.id));
     }
 
     /// Whether completions were lost: the queue is in error, and so is every queue pair on it.
     pub fn is_overrun(&self) -> bool {
-        self.inner.cx.with(|core| core.cqs.is_overrun(self.inner.id))
+        self.inner.cx.with(|core| core.is_overrun(self.inner.id))
     }
 }
 
@@ -161,6 +155,6 @@ impl Drop for Inner {
         let scope = EventScope::Cq(self.id);
         self.cx.warn_unacknowledged(scope);
         self.cx.with(|core| core.forget(scope));
-        self.cx.with(|core| core.cqs.destroy(self.id));
+        self.cx.with(|core| core.destroy_cq(self.id));
     }
 }

@@ -29,6 +29,7 @@ use crate::context::Context;
 use crate::disturb::{Disturb, Disturbance};
 use crate::journal::{Journal, JournalReader, journal};
 use crate::mr::RegisterError;
+use crate::provider::Provider;
 use crate::soft::{
     Core, CoreParts, Handover, MAX_REGIONS, Peers, Regions, Shm, TableMemory, access,
 };
@@ -358,7 +359,7 @@ impl Device {
         Ok(Context::new(
             self.clone(),
             lcore,
-            Core::new(CoreParts { engine, memory, peers, wire, handover, journal }),
+            Provider::Soft(Core::new(CoreParts { engine, memory, peers, wire, handover, journal })),
         ))
     }
 

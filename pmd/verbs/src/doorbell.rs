@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::epoll;
 
 use crate::context::Context;
+use crate::provider::Provider;
 
 /// A descriptor that becomes readable when something arrives for an lcore that naps.
 ///
@@ -26,11 +27,10 @@ impl Context {
     pub fn create_doorbell(&self) -> io::Result<Doorbell> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         self.with(|core| {
-            let wire = core.wire.as_ref().and_then(|wire| wire.fd());
-            for fd in [wire, core.peers.bell()].into_iter().flatten() {
+            core.watch(false, &mut |fd| {
                 epoll::add(&epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-            }
-            io::Result::Ok(())
+                Ok(())
+            })
         })?;
         Ok(Doorbell { cx: self.clone(), epoll })
     }
@@ -41,7 +41,7 @@ impl Doorbell {
     /// already, do not nap.
     #[must_use = "after false there is work to do"]
     pub fn arm(&self) -> bool {
-        self.cx.with(|core| core.peers.sleep())
+        self.cx.with(Provider::sleep)
     }
 
     /// The descriptor to wait on.

@@ -34,11 +34,11 @@ impl Context {
         let (stats, completions, shared) = self.with(|core| {
             let queues = [view.init.send_cq, view.init.recv_cq];
             let own = if queues[0] == queues[1] { &queues[..1] } else { &queues[..] };
-            let waiting: u64 = own.iter().map(|cq| u64::from(core.cqs.waiting(*cq))).sum();
-            let shared = view.init.srq.map(|srqn| core.engine.query_srq(srqn));
-            (core.engine.query_qp_stats(qpn), waiting, shared)
+            let waiting: Option<u64> = own.iter().map(|cq| core.waiting(*cq)).sum();
+            let shared = view.init.srq.map(|srqn| core.query_srq(srqn));
+            (core.query_qp_stats(qpn), waiting, shared)
         });
-        end.completions = Some(completions);
+        end.completions = completions;
         end.receives = match shared {
             Some(pool) => Receives {
                 posted: pool.map(|pool| pool.posted.into()),

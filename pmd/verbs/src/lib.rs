@@ -25,6 +25,7 @@ mod journal;
 mod mr;
 mod mw;
 mod pd;
+mod provider;
 mod qp;
 mod sleeper;
 mod soft;

@@ -90,7 +90,7 @@ impl Pd {
     /// [`ResourceError`] names the attribute that is wrong.
     pub fn create_ah(&self, av: &AddressVector) -> Result<Ah, ResourceError> {
         let cx = self.context().clone();
-        let id = cx.with(|core| core.engine.create_ah(av))?;
+        let id = cx.with(|core| core.create_ah(self.id(), av))?;
         Ok(Ah { cx, id })
     }
 }

@@ -17,6 +17,7 @@ use pmd_roce::work::RecvWr;
 use crate::cq::Cq;
 use crate::event::Stays;
 use crate::pd::Pd;
+use crate::provider::QpAt;
 use crate::srq::Srq;
 use crate::transition::Attempt;
 use crate::transport::{Connected, Receives, Sends, Service, Ud};
@@ -63,7 +64,7 @@ pub struct PostRecvListError {
 #[derive(Debug)]
 pub struct Qp<T: Service> {
     pd: Pd,
-    qpn: Qpn,
+    at: QpAt,
     send_cq: Cq,
     recv_cq: Cq,
     srq: Option<Srq>,
@@ -84,13 +85,10 @@ impl<T: Service> Qp<T> {
             sq_sig_all: options.signal_all,
         };
         let owner = pd.context().owner();
-        let qpn = pd.context().with(|core| {
-            let created = core.engine.create_qp(&init);
-            created.inspect(|qpn| core.roll.enter(*qpn, owner))
-        })?;
+        let at = pd.context().with(|core| core.create_qp(&init, owner))?;
         Ok(Self {
             pd: pd.clone(),
-            qpn,
+            at,
             send_cq: options.send_cq.clone(),
             recv_cq: options.recv_cq.clone(),
             srq: options.srq.cloned(),
@@ -101,7 +99,13 @@ impl<T: Service> Qp<T> {
 
     /// Its number, unique among the software NICs of this host.
     pub const fn number(&self) -> Qpn {
-        self.qpn
+        self.at.qpn
+    }
+
+    /// Where its provider has it.
+    #[inline]
+    pub(crate) const fn at(&self) -> QpAt {
+        self.at
     }
 
     /// The protection domain.
@@ -138,10 +142,10 @@ impl<T: Service> Qp<T> {
     /// As [`Qp::modify`].
     pub fn modify_by(&self, by: By, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpError> {
         let cx = self.pd.context();
-        let (device, transport, qpn) = (cx.device().name(), T::TRANSPORT, self.qpn);
-        let (now, from) = cx.with(|core| (core.time(|| cx.device().now()), core.state(qpn)));
+        let (device, transport, qpn) = (cx.device().name(), T::TRANSPORT, self.at.qpn);
+        let (now, from) = cx.with(|core| (core.time(|| cx.device().now()), core.state(self.at)));
         let attempt = Attempt { device, transport, qpn, from, attr, mask, by };
-        let result = cx.with(|core| core.modify(now, &attempt));
+        let result = cx.with(|core| core.modify(now, self.at, &attempt));
         attempt.log(&result);
         result
     }
@@ -157,7 +161,7 @@ impl<T: Service> Qp<T> {
         if groups > 0 {
             return Err(Stays { object: self, error: DestroyError::Attached(groups).into() });
         }
-        match self.pd.context().wait_acknowledged(EventScope::Qp(self.qpn)) {
+        match self.pd.context().wait_acknowledged(EventScope::Qp(self.at.qpn)) {
             Ok(()) => Ok(()),
             Err(held) => Err(Stays { object: self, error: held.into() }),
         }
@@ -175,11 +179,11 @@ impl<T: Service> Qp<T> {
         }
         let cx = self.pd.context();
         let start = cx.device().now();
-        let last = AsyncEvent::LastWqeReached(self.qpn);
+        let last = AsyncEvent::LastWqeReached(self.at.qpn);
         loop {
             cx.nudge();
             let told = self.srq.is_none()
-                || cx.with(|core| core.take_event(|event| *event == last)).is_some();
+                || cx.with(|core| core.take_event(&|event| *event == last)).is_some();
             let view = self.query();
             if told && view.send_outstanding + view.recv_outstanding == 0 {
                 return Ok(Retired::Flushed);
@@ -188,7 +192,7 @@ impl<T: Service> Qp<T> {
                 tracing::warn!(
                     "{}: no QP_LAST_WQE_REACHED on queue pair {} within {limit:?}",
                     cx.device().name(),
-                    self.qpn
+                    self.at.qpn
                 );
                 return Ok(Retired::Untold);
             }
@@ -201,7 +205,7 @@ impl<T: Service> Qp<T> {
     /// # Panics
     /// Never: the queue pair lives as long as this handle.
     pub fn stats(&self) -> QpStats {
-        let stats = self.pd.context().with(|core| core.engine.query_qp_stats(self.qpn));
+        let stats = self.pd.context().with(|core| core.query_qp_stats(self.at.qpn));
         stats.expect("a handle keeps its queue pair alive")
     }
 
@@ -210,7 +214,7 @@ impl<T: Service> Qp<T> {
     /// # Panics
     /// Never: the queue pair lives as long as this handle.
     pub fn query(&self) -> QpView {
-        self.pd.context().query_qp(self.qpn).expect("a handle keeps its queue pair alive")
+        self.pd.context().query_qp(self.at.qpn).expect("a handle keeps its queue pair alive")
     }
 
     /// Current state.
@@ -218,7 +222,7 @@ impl<T: Service> Qp<T> {
     /// # Panics
     /// Never: the queue pair lives as long as this handle.
     pub fn state(&self) -> QpState {
-        self.pd.context().with(|core| core.state(self.qpn))
+        self.pd.context().with(|core| core.state(self.at))
     }
 }
 
@@ -229,7 +233,7 @@ impl<T: Sends> Qp<T> {
     /// [`PostSendError`]; nothing was posted.
     #[inline]
     pub fn post_send(&self, wr: &WorkRequest<'_, T>) -> Result<(), PostSendError> {
-        self.pd.context().with(|core| core.engine.post_send(self.qpn, wr.as_wr()))
+        self.pd.context().with(|core| core.post_send(self.at, wr.as_wr()))
     }
 
     /// Appends a list of requests.
@@ -241,7 +245,7 @@ impl<T: Sends> Qp<T> {
         let list = list.iter().map(WorkRequest::as_wr);
         self.pd
             .context()
-            .with(|core| core.engine.post_send_list(self.qpn, list))
+            .with(|core| core.post_send_list(self.at, list))
             .map_err(|(posted, error)| PostListError { posted, error })
     }
 }
@@ -253,7 +257,7 @@ impl<T: Receives> Qp<T> {
     /// [`PostRecvError`]; nothing was posted.
     #[inline]
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
-        self.pd.context().with(|core| core.engine.post_recv(self.qpn, wr))
+        self.pd.context().with(|core| core.post_recv(self.at, wr))
     }
 
     /// Appends a list of receives.
@@ -264,7 +268,7 @@ impl<T: Receives> Qp<T> {
     pub fn post_recv_list(&self, list: &[RecvWr<'_>]) -> Result<(), PostRecvListError> {
         self.pd
             .context()
-            .with(|core| core.engine.post_recv_list(self.qpn, list))
+            .with(|core| core.post_recv_list(self.at, list))
             .map_err(|(posted, error)| PostRecvListError { posted, error })
     }
 }
@@ -282,13 +286,13 @@ impl<T: Service> Qp<T> {
         if self.groups.borrow().contains(&group) {
             return Ok(());
         }
-        self.pd.context().with(|core| core.join(self.qpn, group))?;
+        self.pd.context().with(|core| core.join(self.at, group))?;
         self.groups.borrow_mut().push(group);
         Ok(())
     }
 
     pub(crate) fn leave(&self, group: Gid) -> Result<(), JoinGroupError> {
-        self.pd.context().with(|core| core.leave(self.qpn, group))?;
+        self.pd.context().with(|core| core.leave(self.at, group))?;
         self.groups.borrow_mut().retain(|member| *member != group);
         Ok(())
     }
@@ -334,14 +338,14 @@ pub enum JoinGroupError {
 
 impl<T: Service> Drop for Qp<T> {
     fn drop(&mut self) {
-        self.pd.context().warn_unacknowledged(EventScope::Qp(self.qpn));
+        self.pd.context().warn_unacknowledged(EventScope::Qp(self.at.qpn));
         self.pd.context().with(|core| {
             for group in self.groups.get_mut().drain(..) {
                 // Membership ends with the queue pair; it was checked when it began.
-                let left = core.leave(self.qpn, group);
+                let left = core.leave(self.at, group);
                 debug_assert!(left.is_ok(), "{left:?}");
             }
-            core.destroy_qp(self.qpn);
+            core.destroy_qp(self.at);
         });
     }
 }

@@ -23,16 +23,12 @@ impl Sleeper {
     /// When the system has no descriptors left.
     pub(crate) fn new(cx: &Context, bells: &[&Bell]) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let watch = |fd: BorrowedFd<'_>| {
-            epoll::add(&epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+        let mut watch = |fd: BorrowedFd<'_>| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+            Ok(())
         };
         bells.iter().try_for_each(|bell| watch(bell.fd()))?;
-        cx.with(|core| {
-            watch(core.alarm()?.fd())?;
-            let wire = core.wire.as_ref().and_then(|wire| wire.fd());
-            let rung = [wire, core.peers.bell()].into_iter().flatten().try_for_each(watch);
-            rung.map_err(io::Error::from)
-        })?;
+        cx.with(|core| core.watch(true, &mut watch))?;
         Ok(Self { epoll })
     }
 

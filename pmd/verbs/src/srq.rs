@@ -40,7 +40,7 @@ impl Srq {
     pub(crate) fn create(pd: &Pd, options: &SrqOptions) -> Result<Self, ResourceError> {
         let xrc = options.xrc.as_ref().map(|(domain, cq)| (*domain, cq.id()));
         let init = SrqInit { pd: pd.id(), max_wr: options.max_wr, max_sge: options.max_sge, xrc };
-        let srqn = pd.context().with(|core| core.engine.create_srq(&init))?;
+        let srqn = pd.context().with(|core| core.create_srq(&init))?;
         let cq = options.xrc.as_ref().map(|(_, cq)| cq.clone());
         Ok(Self { inner: Rc::new(Inner { pd: pd.clone(), srqn, _cq: cq }) })
     }
@@ -55,7 +55,7 @@ impl Srq {
     /// # Errors
     /// [`PostRecvError`]; nothing was posted.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
-        self.inner.pd.context().with(|core| core.engine.post_srq_recv(self.inner.srqn, wr))
+        self.inner.pd.context().with(|core| core.post_srq_recv(self.inner.srqn, wr))
     }
 
     /// Appends a list of receives.
@@ -65,8 +65,7 @@ impl Srq {
     pub fn post_recv_list(&self, list: &[RecvWr<'_>]) -> Result<(), PostRecvListError> {
         self.inner.pd.context().with(|core| {
             for (posted, wr) in list.iter().enumerate() {
-                core.engine
-                    .post_srq_recv(self.inner.srqn, wr)
+                core.post_srq_recv(self.inner.srqn, wr)
                     .map_err(|error| PostRecvListError { posted, error })?;
             }
             Ok(())
@@ -78,7 +77,7 @@ impl Srq {
     /// # Errors
     /// [`ResourceError::Value`] for a limit beyond the queue's depth.
     pub fn arm_limit(&self, limit: u32) -> Result<(), ResourceError> {
-        self.inner.pd.context().with(|core| core.engine.arm_srq_limit(self.inner.srqn, limit))
+        self.inner.pd.context().with(|core| core.arm_srq_limit(self.inner.srqn, limit))
     }
 
     /// Keeps the last `receives` for queue pairs that have had none of it yet, so that a new connection's
@@ -87,24 +86,19 @@ impl Srq {
     /// # Errors
     /// [`ResourceError::Value`] for more than the queue holds.
     pub fn reserve(&self, receives: u32) -> Result<(), ResourceError> {
-        self.inner.pd.context().with(|core| core.engine.reserve_srq(self.inner.srqn, receives))
+        self.inner.pd.context().with(|core| core.reserve_srq(self.inner.srqn, receives))
     }
 
     /// Fill, limit and history, as `ibv_query_srq(3)`; `None` never, while there is a handle.
     pub fn query(&self) -> Option<SrqView> {
-        self.inner.pd.context().with(|core| core.engine.query_srq(self.inner.srqn))
+        self.inner.pd.context().with(|core| core.query_srq(self.inner.srqn))
     }
 
     /// Fails it, as a device does that cannot fetch from it any more: every queue pair that takes its
     /// receives from it is in Error, and flushes to its own completion queue.
     pub fn fail(&self) {
         let srqn = self.inner.srqn;
-        let failed = self
-            .inner
-            .pd
-            .context()
-            .with(|core| core.command(|engine, cqs| engine.fail_srq(srqn, cqs)));
-        debug_assert!(failed.is_ok(), "a handle keeps its queue alive");
+        self.inner.pd.context().with(|core| core.fail_srq(srqn));
     }
 
     /// Destroys it, as `ibv_destroy_srq(3)`. Dropping the last handle does the same without waiting.
@@ -128,7 +122,7 @@ impl Srq {
         self.inner
             .pd
             .context()
-            .with(|core| core.engine.query_srq(self.inner.srqn))
+            .with(|core| core.query_srq(self.inner.srqn))
             .map_or(0, |view| view.len)
     }
 }
@@ -139,9 +133,7 @@ impl Drop for Inner {
         self.pd.context().warn_unacknowledged(scope);
         self.pd.context().with(|core| {
             core.forget(scope);
-            // Queue pairs hold a handle, so none uses it any more.
-            let destroyed = core.engine.destroy_srq(self.srqn);
-            debug_assert!(destroyed.is_ok());
+            core.destroy_srq(self.srqn);
         });
     }
 }

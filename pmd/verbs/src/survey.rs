@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use pmd_roce::engine::{Engine, SrqView};
+use pmd_roce::engine::{QpView, SrqView};
 use pmd_roce::ids::{Gid, Instant, Qpn, Srqn};
 use pmd_roce::qp::attr::QpAttr;
 use pmd_roce::qp::state::{AttrMask, QpState, Transport};
@@ -105,6 +105,52 @@ impl Survey {
     }
 }
 
+/// As an lcore fills it.
+impl Survey {
+    /// Where to go on; where it begins, what is no queue pair comes first.
+    pub(crate) fn begin(&mut self, now: Instant, fill: impl FnOnce(&mut Self)) -> u32 {
+        self.place.unwrap_or_else(|| {
+            self.at = now;
+            fill(self);
+            0
+        })
+    }
+
+    pub(crate) fn put_srqs(&mut self, srqs: impl IntoIterator<Item = (Srqn, SrqView)>) {
+        put(&mut self.srqs, srqs);
+    }
+
+    pub(crate) fn put_counters(&mut self, each: impl IntoIterator<Item = (&'static str, u64)>) {
+        put(&mut self.counters, each);
+    }
+
+    pub(crate) fn put_wire(&mut self, each: impl IntoIterator<Item = (&'static str, u64)>) {
+        put(&mut self.wire, each);
+    }
+
+    /// The next queue pair, which is looked at only where there is room for it.
+    pub(crate) fn put_qp(&mut self, status: impl FnOnce() -> Option<QpStatus>) {
+        if self.qps.len() < self.qps.capacity() {
+            self.qps.extend(status());
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    pub(crate) const fn go_on_at(&mut self, place: u32) {
+        self.place = Some(place);
+    }
+
+    /// That was the last one. Those that have ended come after, so that nobody ends between the two lists unseen.
+    pub(crate) fn end(&mut self, roll: &mut Roll) {
+        let room = self.ended.capacity() - self.ended.len();
+        let told = roll.ended.len().min(room);
+        self.ended.extend(roll.ended.drain(..told));
+        self.forgotten += std::mem::take(&mut roll.forgotten);
+        put(&mut self.made, roll.made.iter().copied());
+    }
+}
+
 /// Queue pairs that have ended and are remembered for the next survey.
 pub(crate) const ENDED_MAX: usize = 128;
 /// Shared receive queues in a survey.
@@ -158,10 +204,12 @@ impl Roll {
     }
 
     /// A queue pair is about to be destroyed.
-    pub(crate) fn leave(&mut self, qpn: Qpn, engine: &Engine, now: Instant) {
-        let status = self.status(qpn, engine, now);
+    pub(crate) fn leave(&mut self, qpn: Qpn, view: &QpView, stats: QpStats, now: Instant) {
+        let mut status = self.status(qpn, view, stats, now);
         let entry = self.entries.remove(&qpn);
-        let Some(mut status) = status.filter(|_| self.keep > 0) else { return };
+        if self.keep == 0 {
+            return;
+        }
         if let Some(state) = entry.and_then(|entry| entry.closed_in) {
             status.stats.state = state;
         }
@@ -172,10 +220,9 @@ impl Roll {
         self.ended.push_back(status);
     }
 
-    fn status(&self, qpn: Qpn, engine: &Engine, now: Instant) -> Option<QpStatus> {
-        let (view, stats) = (engine.query_qp(qpn)?, engine.query_qp_stats(qpn)?);
-        let (init, attr) = (&view.init, &view.attr);
-        Some(QpStatus {
+    pub(crate) fn status(&self, qpn: Qpn, view: &QpView, stats: QpStats, now: Instant) -> QpStatus {
+        let QpView { init, attr, .. } = view;
+        QpStatus {
             qpn,
             owner: self.entries.get(&qpn).and_then(|entry| entry.owner),
             transport: init.transport,
@@ -191,53 +238,26 @@ impl Roll {
             recv_used: view.recv_outstanding,
             recv_depth: init.cap.max_recv_wr,
             srq: init.srq,
-        })
+        }
+    }
+
+    /// From now on, those that end are remembered.
+    fn remember(&mut self) {
+        self.keep = ENDED_MAX;
+        self.ended.reserve(ENDED_MAX);
     }
 }
 
 impl Context {
     /// Remembers queue pairs that end, from now on, until the next survey tells of them. Not for the data path.
     pub fn remember_ended(&self) {
-        self.with(|core| {
-            core.roll.keep = ENDED_MAX;
-            core.roll.ended.reserve(ENDED_MAX);
-        });
+        self.with(|core| core.roll().remember());
     }
 
     /// Begins a survey, or goes on with it, by at most `budget` queue pairs. Returns whether it is complete. Allocates
     /// nothing: what there is no room for is counted.
     pub fn survey(&self, survey: &mut Survey, budget: usize) -> bool {
         let now = self.device().now();
-        self.with(|core| {
-            let engine = &core.engine;
-            let mut place = survey.place.unwrap_or_else(|| {
-                survey.at = now;
-                put(&mut survey.srqs, engine.shared_receive_queues());
-                put(&mut survey.counters, engine.counters().iter());
-                let wire = core.wire.as_ref().map(|wire| wire.counters());
-                put(&mut survey.wire, wire.iter().flat_map(|wire| wire.fields()));
-                0
-            });
-            for _ in 0..budget {
-                let Some((qpn, next)) = engine.queue_pair_from(place) else {
-                    // Last, so that nobody ends between the two lists unseen.
-                    let roll = &mut core.roll;
-                    let room = survey.ended.capacity() - survey.ended.len();
-                    let told = roll.ended.len().min(room);
-                    survey.ended.extend(roll.ended.drain(..told));
-                    survey.forgotten += std::mem::take(&mut roll.forgotten);
-                    put(&mut survey.made, roll.made.iter().copied());
-                    return true;
-                };
-                place = next;
-                if survey.qps.len() < survey.qps.capacity() {
-                    survey.qps.extend(core.roll.status(qpn, engine, now));
-                } else {
-                    survey.omitted += 1;
-                }
-            }
-            survey.place = Some(place);
-            false
-        })
+        self.with(|core| core.survey(now, survey, budget))
     }
 }

@@ -58,7 +58,7 @@ impl Context {
         let mtu = self.device().mtu();
         let mut config = CmConfig { mtu, ..CmConfig::new(guid, pmd_mem::os_entropy()) };
         configure(&mut config);
-        self.with(|core| match core {
+        self.with_soft(|core| match core {
             _ if core.cm.is_some() => Err(OpenCmError::Open),
             _ if core.wire.is_none() => Err(OpenCmError::NoPackets),
             core => Ok(core.open_cm(config)?),

@@ -64,7 +64,7 @@ impl Provider for Desk {
             if channel.queue.is_empty() {
                 channel.bell.silence();
             }
-            if work == 0 && (self.cx.is_driven() || self.cx.with(|core| core.peers.sleep())) {
+            if work == 0 && (self.cx.is_driven() || self.cx.with(|core| core.sleep())) {
                 return None;
             }
         }
@@ -79,9 +79,7 @@ impl Provider for Desk {
         let work = self.cx.progress(self.cx.device().now());
         let sleeper = self.books.borrow().channels.get(&channel).map(|c| Rc::clone(&c.sleeper));
         match sleeper {
-            Some(sleeper) if work == 0 && self.cx.with(|core| core.peers.sleep()) => {
-                sleeper.sleep(limit)
-            }
+            Some(sleeper) if work == 0 && self.cx.with(|core| core.sleep()) => sleeper.sleep(limit),
             _ => Ok(()),
         }
     }
@@ -183,7 +181,7 @@ impl Provider for Desk {
         self.stands("resolve_route", id, &[IdState::AddrResolved], wanted)?;
         let mut books = self.books.borrow_mut();
         let source = self.cx.device().gid();
-        let port = self.cx.with(|core| {
+        let port = self.cx.with_soft(|core| {
             let (port, _) = core.engine.find_gid(source)?;
             core.engine.port_state(port)
         });
@@ -216,7 +214,7 @@ impl Provider for Desk {
             return Err(IdError::Service { transport, space });
         }
         let source = self.cx.device().gid();
-        let (port, _) = self.cx.with(|core| core.engine.find_gid(source)).unwrap_or((1, 0));
+        let (port, _) = self.cx.with(|core| core.find_gid(source)).unwrap_or((1, 0));
         prepare(&*qp, port)?;
         entry.qp = Some(qp);
         Ok(())

@@ -39,7 +39,7 @@ impl Desk {
     pub(super) fn bell(&self) -> io::Result<&Bell> {
         if self.bell.get().is_none() {
             let bell = Rc::new(Bell::new()?);
-            self.cx.with(|core| core.cm_bell = Some(Rc::clone(&bell)));
+            self.cx.with_soft(|core| core.cm_bell = Some(Rc::clone(&bell)));
             self.bell.get_or_init(|| bell);
         }
         self.bell.get().map(|bell| &**bell).ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -49,7 +49,7 @@ impl Desk {
     /// loop drives the device, in its next turn.
     pub(super) fn command<R>(&self, command: impl FnOnce(&mut Cm, Instant) -> R) -> R {
         let device = self.cx.device();
-        self.cx.with(|core| {
+        self.cx.with_soft(|core| {
             let now = core.time(|| device.now());
             let cm = core.cm.as_mut().expect("a desk has a manager");
             let result = command(cm, now);
@@ -69,7 +69,7 @@ impl Desk {
     }
 
     fn from(&self, source: Gid, av: AddressVector) -> AddressVector {
-        match self.cx.with(|core| core.engine.find_gid(source)) {
+        match self.cx.with(|core| core.find_gid(source)) {
             Some((port, sgid_index)) => AddressVector { port, sgid_index, ..av },
             // The device lost the address meanwhile: it refuses what comes of this, and says so.
             None => av,
@@ -91,10 +91,10 @@ impl Desk {
         self.bell.get().iter().for_each(|bell| bell.silence());
         let now = self.cx.device().now();
         let mut books = self.books.borrow_mut();
-        while let Some(event) = self.cx.with(|core| core.cm.as_mut()?.poll_event()) {
+        while let Some(event) = self.cx.with_soft(|core| core.cm.as_mut()?.poll_event()) {
             self.route(&mut books, event);
         }
-        if !books.removed && self.cx.with(|core| core.engine.is_fatal()) {
+        if !books.removed && self.cx.with(|core| core.is_fatal()) {
             books.removed = true;
             books.tell_all(&EventKind::DeviceRemoval, |_| true);
         }

@@ -79,7 +79,7 @@ impl Context {
         // Without the device's own name, a process that sees another directory could be taken for one in ours: even this
         // process itself, where both hold the same prefix.
         let attached = match peer.nonce {
-            Some(_) => self.with(|core| core.peers.attach(peer.gid, peer.qpn, peer.nonce)),
+            Some(_) => self.with_soft(|core| core.peers.attach(peer.gid, peer.qpn, peer.nonce)),
             None => Err("the peer shares no memory".into()),
         };
         match attached {

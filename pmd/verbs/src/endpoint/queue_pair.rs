@@ -33,6 +33,7 @@ use crate::cq::Cq;
 use crate::evidence::failed_request;
 use crate::mr::Mr;
 use crate::pd::Pd;
+use crate::provider::{Provider, QpAt};
 use crate::qp::{Qp, QpOptions};
 use crate::transport::{Rc, Uc};
 
@@ -55,6 +56,14 @@ impl Held {
         match self {
             Self::Rc(qp) => qp.number(),
             Self::Uc(qp) => qp.number(),
+        }
+    }
+
+    #[inline]
+    fn at(&self) -> QpAt {
+        match self {
+            Self::Rc(qp) => qp.at(),
+            Self::Uc(qp) => qp.at(),
         }
     }
 
@@ -257,8 +266,8 @@ impl QueuePairEndpoint {
             to: None,
             srqn: None,
         };
-        let qpn = self.qp.number();
-        let posted = self.cx.with(|core| core.engine.post_send(qpn, &wr));
+        let qp = self.qp.at();
+        let posted = self.cx.with(|core| core.post_send(qp, &wr));
         match posted {
             Ok(()) => Ok(()),
             Err(error) => Err(self.not_sent(ticket, error)),
@@ -287,8 +296,8 @@ impl QueuePairEndpoint {
         let submission = Submission { replay: Replay::Again, ..Submission::one(token.0) };
         let ticket = self.account.admit(Side::Recv, submission).map_err(refusal)?;
         let wr = RecvWr { wr_id: WrId(ticket.0), sges: &[sge] };
-        let qpn = self.qp.number();
-        let posted = self.cx.with(|core| core.engine.post_recv(qpn, &wr));
+        let qp = self.qp.at();
+        let posted = self.cx.with(|core| core.post_recv(qp, &wr));
         posted.map_err(|error| {
             self.account.withdraw(ticket);
             match error {
@@ -375,7 +384,7 @@ impl QueuePairEndpoint {
 
     /// The next event that concerns this connection.
     fn next_event(&mut self) -> Option<AsyncEvent> {
-        if !self.device_failed && self.cx.with(|core| core.engine.is_fatal()) {
+        if !self.device_failed && self.cx.with(Provider::is_fatal) {
             self.device_failed = true;
             return Some(AsyncEvent::DeviceFatal);
         }
@@ -384,7 +393,7 @@ impl QueuePairEndpoint {
             AsyncEvent::CqErr(id) => id == cq,
             event => event.qpn() == Some(qpn),
         };
-        self.cx.with(|core| core.take_event(is_ours))
+        self.cx.with(|core| core.take_event(&is_ours))
     }
 }
 
@@ -539,7 +548,7 @@ impl Endpoint for QueuePairEndpoint {
         loop {
             // Copied out first: the sink may use other objects of this lcore.
             let mut batch = ArrayVec::<Completion, BATCH>::new();
-            self.cx.with(|core| core.cqs.take(self.cq.id(), BATCH, &mut batch));
+            self.cx.with(|core| core.take(self.cq.id(), BATCH, &mut batch));
             count += self.settle(&batch, sink);
             if batch.len() < BATCH {
                 break;

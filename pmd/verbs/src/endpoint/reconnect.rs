@@ -108,7 +108,7 @@ impl QueuePairEndpoint {
     /// Port and index of this side's address in the device's table, which may have moved.
     fn source(&self) -> Result<(u8, u8), ConnectError> {
         let gid = self.hello.gid;
-        let found = self.cx.with(|core| core.engine.find_gid(gid));
+        let found = self.cx.with(|core| core.find_gid(gid));
         found.ok_or_else(|| {
             let name = self.cx.device().name();
             ConnectError::Device(format!("{name}: the address {gid} is not in the table any more"))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pmd_record::Recorded;
 use pmd_roce::cm::Cm;
 use pmd_roce::event::{AsyncEvent, EventScope};
-use pmd_roce::ids::{Gid, Instant, Qpn};
+use pmd_roce::ids::{Gid, Instant};
 use pmd_roce::qp::attr::ModifyQpError;
 use pmd_roce::qp::state::QpState;
 use pmd_wire::{JoinError, RxVerdict, Wire};
@@ -22,6 +22,7 @@ use super::peers::Peers;
 use super::wire::{LastFlow, WireSink, frame, verdict};
 use crate::event::{Event, Register};
 use crate::journal::Journal;
+use crate::provider::QpAt;
 use crate::qp::JoinGroupError;
 use crate::survey::Roll;
 use crate::transition::Attempt;
@@ -242,18 +243,20 @@ impl Core {
     }
 
     /// State of a queue pair that a handle keeps alive.
-    pub(crate) fn state(&self, qpn: Qpn) -> QpState {
-        self.engine.qp_state(qpn).expect("a handle keeps its queue pair alive")
+    pub(crate) fn state(&self, qp: QpAt) -> QpState {
+        self.engine.qp_state(qp.qpn).expect("a handle keeps its queue pair alive")
     }
 
     pub(crate) fn modify(
         &mut self,
         now: Instant,
+        qp: QpAt,
         attempt: &Attempt<'_>,
     ) -> Result<(), ModifyQpError> {
         // What it fell into before comes before.
         self.note_transitions(now);
-        let Attempt { qpn, from, attr, mask, .. } = *attempt;
+        let Attempt { from, attr, mask, .. } = *attempt;
+        let qpn = qp.qpn;
         let Self { engine, cqs, memory, peers, roll, .. } = self;
         let result = engine.modify_qp(now, qpn, attr, mask, memory, cqs);
         self.journal.attempt(now, attempt, &result);
@@ -285,8 +288,11 @@ impl Core {
     }
 
     /// Destroys a queue pair whose handle ends.
-    pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
-        self.roll.leave(qpn, &self.engine, self.now);
+    pub(crate) fn destroy_qp(&mut self, qp: QpAt) {
+        let qpn = qp.qpn;
+        if let (Some(view), Some(stats)) = (self.query_qp(qpn), self.query_qp_stats(qpn)) {
+            self.roll.leave(qpn, &view, stats, self.now);
+        }
         let destroyed = self.engine.destroy_qp(qpn);
         debug_assert!(
             destroyed.is_ok(),
@@ -337,7 +343,7 @@ impl Core {
     /// The oldest event that `wanted` takes.
     pub(crate) fn take_event(
         &mut self,
-        wanted: impl Fn(&AsyncEvent) -> bool,
+        wanted: &dyn Fn(&AsyncEvent) -> bool,
     ) -> Option<AsyncEvent> {
         let at = self.events.iter().position(wanted)?;
         self.events.remove(at)
@@ -382,7 +388,8 @@ impl Core {
     }
 
     /// Makes a queue pair a member of a group, and the wire with the first member.
-    pub(crate) fn join(&mut self, qpn: Qpn, group: Gid) -> Result<(), JoinGroupError> {
+    pub(crate) fn join(&mut self, qp: QpAt, group: Gid) -> Result<(), JoinGroupError> {
+        let qpn = qp.qpn;
         let Some(wire) = &mut self.wire else {
             return Err(JoinGroupError::Wire(JoinError::Unsupported("shared-memory").to_string()));
         };
@@ -400,7 +407,8 @@ impl Core {
     }
 
     /// Ends a membership, and the wire's with the last one.
-    pub(crate) fn leave(&mut self, qpn: Qpn, group: Gid) -> Result<(), JoinGroupError> {
+    pub(crate) fn leave(&mut self, qp: QpAt, group: Gid) -> Result<(), JoinGroupError> {
+        let qpn = qp.qpn;
         self.engine.detach_multicast(qpn, group)?;
         let Some(at) = self.groups.iter().position(|(known, _)| *known == group) else {
             return Ok(());

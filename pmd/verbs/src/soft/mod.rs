@@ -12,6 +12,7 @@ mod memory;
 mod peers;
 mod regions;
 mod shm;
+mod verbs;
 mod wire;
 
 pub(crate) use self::alarm::Bell;
