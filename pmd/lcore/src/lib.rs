@@ -31,5 +31,5 @@ pub use lcore::{Command, Lcore, Node, NodeState, Parts, Progress};
 pub use spawn::{
     Context, Ended, LcoreError, LcoreSpec, Running, SpawnError, StartError, Wait, spawn,
 };
-pub use stats::{Gap, Stats, StatsReader};
+pub use stats::{Gap, Meter, Stats, StatsReader};
 pub use topology::Topology;

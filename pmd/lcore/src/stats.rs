@@ -118,9 +118,9 @@ impl StatsReader {
     }
 }
 
-/// The writing half, owned by the lcore.
-#[derive(Debug)]
-pub(crate) struct Meter {
+/// The writing half, owned by the lcore: for a loop of its own kind as well as for [`Lcore`](crate::Lcore).
+#[derive(Debug, Default)]
+pub struct Meter {
     stats: Stats,
     /// Start of the current loop, and whether it found work.
     current: Option<(u64, bool)>,
@@ -131,24 +131,27 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    pub(crate) fn new() -> Self {
-        Self {
-            stats: Stats::default(),
-            current: None,
-            looked: None,
-            allowed_ns: 0,
-            published: StatsReader::default(),
-        }
+    /// Of an lcore that has done nothing yet.
+    pub fn new() -> Self {
+        Self::default()
     }
 
-    pub(crate) fn reader(&self) -> StatsReader {
+    /// For whoever wants to know.
+    pub fn reader(&self) -> StatsReader {
         self.published.clone()
     }
 
     /// Accounts for the loop that began at `now` and found `work`: plain stores, and no second look at the clock. The
     /// time up to the next loop is this one's.
     #[inline]
-    pub(crate) fn publish(&mut self, now: u64, work: usize) {
+    pub fn publish(&mut self, now: u64, work: usize) {
+        self.account(now, 1, work);
+        self.show();
+    }
+
+    /// The same for so many loops, of which nobody is told before [`Meter::show`].
+    #[inline]
+    pub fn account(&mut self, now: u64, polls: u64, work: usize) {
         let elapsed = self
             .current
             .replace((now, work > 0))
@@ -157,15 +160,19 @@ impl Meter {
             (ns, true) => self.stats.busy_ns += ns,
             (ns, false) => self.stats.idle_ns += ns,
         }
-        self.stats.polls += 1;
+        self.stats.polls += polls;
         self.stats.busy_polls += u64::from(work > 0);
         self.stats.work += work as u64;
-        self.store();
+    }
+
+    /// What has been accounted for.
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
     }
 
     /// The lcore is about to look at its devices and nodes: they may ask how long it has not.
     #[inline]
-    pub(crate) fn look(&mut self, now: u64) {
+    pub fn look(&mut self, now: u64) {
         let since = self.looked.replace(now).map_or(0, |looked| now.saturating_sub(looked));
         let gap_ns = since.saturating_sub(std::mem::take(&mut self.allowed_ns));
         if gap_ns >= GAP_NS_MIN {
@@ -173,8 +180,13 @@ impl Meter {
         }
     }
 
+    /// It did something else since it last looked: that is no gap.
+    pub fn excuse(&mut self) {
+        self.looked = None;
+    }
+
     /// Accounts for a nap of at most `allowed_ns` within the current loop.
-    pub(crate) fn nap(&mut self, allowed_ns: u64) {
+    pub fn nap(&mut self, allowed_ns: u64) {
         self.stats.naps += 1;
         self.allowed_ns = allowed_ns;
     }
@@ -189,8 +201,9 @@ impl Meter {
         store(&self.published.0.recent_gap_ns, self.stats.recent_gap.ns);
     }
 
+    /// Tells what was accounted for: plain stores.
     #[inline]
-    fn store(&self) {
+    pub fn show(&self) {
         let store = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
         store(&self.published.0.polls, self.stats.polls);
         store(&self.published.0.busy_polls, self.stats.busy_polls);

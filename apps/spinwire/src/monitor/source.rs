@@ -108,9 +108,7 @@ fn read(dir: &Path) -> Result<Option<Run>, ReadError> {
     let report = told::report(dir)?;
     let peers = report.as_ref().map(told::peers).unwrap_or_default();
     let Some(value) = run_dir::json(&path)? else {
-        let status = report.and_then(|report| told::measured(dir, &report));
-        let run = |status| Run { dir: dir.to_owned(), status, life: Life::Ended, peers };
-        return Ok(status.map(run));
+        return Ok(None);
     };
     let version = value.get("version").and_then(Value::as_u64).unwrap_or(0);
     if version > u64::from(VERSION) {

@@ -1,12 +1,10 @@
-//! What the report of a run adds to its last state: what peers have told of themselves, and, of a measurement, which writes
-//! no state, what this end counted.
+//! What the report of a run adds to its last state: what peers have told of themselves.
 
 use std::path::Path;
 
-use pmd_graph::run_dir::{self, Mark, REPORT, ReadError};
-use pmd_observe::status::{Device, Status, VERSION};
+use pmd_graph::run_dir::{self, REPORT, ReadError};
+use pmd_observe::Snapshot;
 use pmd_observe::why::End;
-use pmd_observe::{Snapshot, Verdict};
 use serde_json::Value;
 
 /// A peer, as the report of this end has it.
@@ -52,27 +50,6 @@ pub(crate) fn peers(report: &Value) -> Vec<Peer> {
     peers
 }
 
-/// The state that a measurement would have left: its ports, by what its report says.
-pub(crate) fn measured(dir: &Path, report: &Value) -> Option<Status> {
-    let last = last(report);
-    let counters = moved(&last["counters"]["local"])?;
-    let verdict: Option<Verdict> = serde_json::from_value(last["verdict"].clone()).ok();
-    Some(Status {
-        version: VERSION,
-        pid: Mark::read(dir).map_or(0, |mark| mark.process.pid),
-        elapsed_s: last["elapsed_s"].as_f64().unwrap_or_default(),
-        ended: true,
-        verdict,
-        devices: vec![Device {
-            name: last["op"].as_str().unwrap_or("device").to_owned(),
-            port: 1,
-            counters,
-            ..Device::default()
-        }],
-        ..Status::default()
-    })
-}
-
 /// A measurement of several sizes has a result for each; counters run on from one to the next.
 fn last(report: &Value) -> &Value {
     report["results"].as_array().and_then(|results| results.last()).unwrap_or(report)
@@ -113,25 +90,15 @@ mod tests {
         assert_eq!(told[1].counters, one("duplicate_request", 8));
         assert_eq!(told[1].qp, Some((7, one("duplicate_request", 3))));
         assert_eq!(told.len(), 2);
-        assert_eq!(measured(Path::new("/nonexistent"), &report), None, "a run has a state");
     }
 
     #[test]
-    fn a_measurement_has_the_ports_of_both_ends() {
+    fn a_measurement_has_one_other_end() {
         let side = |after: u64| json!({ "before": {}, "after": { "tx_packets": after } });
-        let result = |local, remote| {
-            json!({
-                "op": "send-bw",
-                "elapsed_s": 1.5,
-                "counters": { "local": side(local), "remote": side(remote) },
-                "verdict": { "code": "ok", "owner": "local", "summary": "", "evidence": [], "knob": null },
-            })
-        };
+        let result =
+            |local, remote| json!({ "counters": { "local": side(local), "remote": side(remote) } });
         let report = json!({ "ok": true, "results": [result(1, 2), result(3, 4)] });
-        let status = measured(Path::new("/nonexistent"), &report).unwrap();
-        assert_eq!((status.elapsed_s, status.ended), (1.5, true));
-        assert_eq!(status.devices[0].counters.get("tx_packets"), Some(3));
         assert_eq!(peers(&report)[0].counters.get("tx_packets"), Some(4));
-        assert!(status.verdict.unwrap().is_ok());
+        assert_eq!(peers(&report).len(), 1);
     }
 }

@@ -182,6 +182,8 @@ struct Run<'a, 'b, T: Flavour> {
 impl<T: Flavour> Run<'_, '_, T> {
     fn go(&mut self, inbox: &mut Inbox<'_>, length: Length) -> Result<Tally, Failure> {
         let desk = self.desk;
+        // What is to be posted was written meanwhile.
+        desk.pulse.excuse();
         let started = desk.ticker.now();
         let deadline = match length {
             Length::Time(time) => started.after(time),

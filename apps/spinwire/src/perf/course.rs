@@ -17,10 +17,11 @@ use super::bar::Bar;
 use super::crew::Seats;
 use super::dialogue::{Dialogue, Place, VERSION, Welcome, Word};
 use super::faults::Faults;
-use super::keep::Keep;
+use super::keep::{Keep, There};
 use super::limits::{CONNECT, SILENCE_OF_A_CALLER};
 use super::params::Params;
 use super::placement::{Cpus, claim};
+use super::pulse::Station;
 use super::refusal::Refusal;
 use super::report::{self, Row, Setting};
 use super::second::{self, Door, Second};
@@ -43,7 +44,7 @@ pub(crate) fn run(args: &PerfArgs) -> Exit {
     let (params, mut outcome) = match started(args, &mut keep) {
         Ok(ended) => ended,
         Err(refusal) => {
-            keep.end_record(&refusal.verdict);
+            keep.settle(&refusal.verdict);
             let params = Params::of(args, Vec::new(), &|_| None).ok();
             let object = refused(args, params.as_ref(), &refusal);
             let unwritten = keep.end(&object);
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &PerfArgs) -> Exit {
             return tell(args, &object, &refusal);
         }
     };
-    keep.end_record(&outcome.verdict);
+    keep.settle(&outcome.verdict);
     let Some(params) = params else {
         let verdict = &outcome.verdict;
         // It was not asked for.
@@ -138,13 +139,19 @@ fn started(args: &PerfArgs, keep: &mut Keep) -> Result<(Option<Params>, Outcome)
     keep.open(args)?;
     let has_second = args.listen.is_none() && args.peer.is_none() && args.processes != Some(1);
     keep.record(&if has_second { args.record.part(0) } else { args.record.clone() })?;
+    let there = There {
+        peer: there.filter(|_| args.listen.is_none()),
+        listen: there.filter(|_| args.listen.is_some()),
+    };
     if let Some(text) = &args.listen {
         let door = Door::open(second::address(args, text)?, guard)?;
+        keep.wait(args.test, there);
         let (params, outcome) = serve_strangers(args, &cpus, &faults, door, &interrupt, keep)?;
         return Ok((Some(params), outcome));
     }
     let lead = Lead { args, params, cpus, faults, interrupt, keep };
     let (params, outcome) = if let Some(text) = &args.peer {
+        lead.keep.wait(args.test, there);
         let address = second::address(args, text)?;
         lead.with(|| Ok(Dialogue::new(second::dial(address, guard)?)), None)?
     } else if args.processes == Some(1) {
@@ -234,8 +241,9 @@ impl Lead<'_> {
         dialogue.peer =
             format!("{} (process {pid})", dialogue.peer.split(" (").next().unwrap_or_default());
         let seats = self.seats(device, 0);
+        let [stations] = self.keep.begin(&self.params, [&seats]);
         let ends = [self.cpus.ours.clone(), cpus];
-        self.course(dialogue, &seats, ends, processes.unwrap_or(2), before)
+        self.course(dialogue, (&seats, stations), ends, processes.unwrap_or(2), before)
     }
 
     /// Both ends in this process.
@@ -258,18 +266,20 @@ impl Lead<'_> {
             server: true,
             ..seats.clone()
         };
+        // All of it is kept by the end that leads.
+        let [stations, others] = self.keep.begin(&self.params, [&seats, &server]);
         let (params, interrupt) = (self.params.clone(), Arc::clone(&self.interrupt));
         let other = thread::Builder::new().name("server".into()).spawn(move || {
             let mut dialogue = Dialogue::new(theirs);
             dialogue.peer = "the client".to_owned();
-            follow(dialogue, &server, &params, interrupt, &mut Keep::aside()).map(drop)
+            follow(dialogue, (&server, others), &params, interrupt, &mut Keep::default()).map(drop)
         });
         let other =
             other.map_err(|error| Refusal::unfit(format!("cannot start a thread: {error}")))?;
         let mut dialogue = Dialogue::new(ours);
         dialogue.peer = "the server".to_owned();
         let ends = [self.cpus.ours.clone(), self.cpus.theirs.clone()];
-        let outcome = self.course(dialogue, &seats, ends, 1, before);
+        let outcome = self.course(dialogue, (&seats, stations), ends, 1, before);
         // What broke there was told here.
         drop(other.join());
         outcome
@@ -317,14 +327,14 @@ impl Lead<'_> {
     fn course(
         self,
         dialogue: Dialogue,
-        seats: &Seats,
+        (seats, stations): (&Seats, Vec<Station>),
         cpus: [Vec<usize>; 2],
         processes: u8,
         before: Option<u64>,
     ) -> Result<(Params, Outcome), Refusal> {
         let interrupt = Arc::clone(&self.interrupt);
         let mut session =
-            Session::connect(dialogue, seats, &self.params, interrupt, &mut *self.keep)?;
+            Session::connect(dialogue, seats, stations, &self.params, interrupt, self.keep)?;
         let mut setting = Setting {
             processes,
             connect: self.params.connect.name(),
@@ -474,7 +484,10 @@ fn serve_strangers(
         let dialogue = dialogue.patient(SILENCE_OF_A_CALLER);
         match serve(dialogue, &spot, &params, interrupt, keep) {
             Ok(outcome) => return Ok((params, outcome)),
-            Err(Unserved::ByPeer(refusal)) => door.refused(&peer, &refusal),
+            Err(Unserved::ByPeer(refusal)) => {
+                door.refused(&peer, &refusal);
+                keep.wait_again(args.test);
+            }
             Err(Unserved::Here(refusal)) => return Err(refusal),
         }
     }
@@ -559,18 +572,20 @@ fn serve(
         clock: Clock::start(),
     };
     // What it asks for may be more than this machine has.
-    follow(dialogue, &seats, params, Arc::clone(interrupt), keep).map_err(Unserved::ByPeer)
+    let [stations] = keep.begin(params, [&seats]);
+    follow(dialogue, (&seats, stations), params, Arc::clone(interrupt), keep)
+        .map_err(Unserved::ByPeer)
 }
 
 /// Takes part until the client has what it wants.
 fn follow(
     dialogue: Dialogue,
-    seats: &Seats,
+    (seats, stations): (&Seats, Vec<Station>),
     params: &Params,
     interrupt: Arc<AtomicBool>,
     keep: &mut Keep,
 ) -> Result<Outcome, Refusal> {
-    let mut session = Session::connect(dialogue, seats, params, interrupt, keep)?;
+    let mut session = Session::connect(dialogue, seats, stations, params, interrupt, keep)?;
     let shared_with = seats.others.iter().map(|other| other.pid).collect();
     let setting = Setting {
         processes: 2,

@@ -15,6 +15,7 @@ use super::failure::Failure;
 use super::lcore::{self, Command, Reply, Seat};
 use super::limits::JOIN;
 use super::params::Params;
+use super::pulse::Station;
 
 /// Where the lcores of one end sit.
 #[derive(Clone, Debug)]
@@ -44,15 +45,26 @@ pub(super) struct Crew {
     replies: Receiver<(u32, Reply)>,
 }
 
+impl Seats {
+    /// How an end calls itself.
+    pub(super) const fn role(&self) -> &'static str {
+        if self.server { "server" } else { "client" }
+    }
+}
+
 impl Crew {
-    /// Starts all of them.
+    /// Starts all of them, each at its station.
     ///
     /// # Errors
     /// When there is no thread to be had.
-    pub(super) fn start(seats: &Seats, params: &Params) -> Result<Self, Failure> {
+    pub(super) fn start(
+        seats: &Seats,
+        stations: Vec<Station>,
+        params: &Params,
+    ) -> Result<Self, Failure> {
         let (say, replies) = mpsc::channel();
         let mut hands = Vec::with_capacity(seats.cpus.len());
-        for (lcore, cpu) in (0..).zip(&seats.cpus) {
+        for ((lcore, cpu), station) in (0..).zip(&seats.cpus).zip(stations) {
             let (commands, heard) = mpsc::channel();
             let shared = Arc::new(Shared::default());
             let seat = Seat {
@@ -64,6 +76,7 @@ impl Crew {
                 server: seats.server,
                 clock: seats.clock,
                 shared: Arc::clone(&shared),
+                station,
             };
             let thread = lcore::start(seat, params.clone(), heard, say.clone())
                 .map_err(|error| Failure::Unfit(format!("cannot start a thread: {error}")))?;

@@ -7,8 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use pmd_lcore::limits::GAP_NS_MIN;
-use pmd_lcore::{Clock, Gap};
+use pmd_lcore::Clock;
 use pmd_observe::why::{End, FaultHits};
 use pmd_verbs::roce::ids::Instant;
 use pmd_verbs::{Completion, Device, WcStatus};
@@ -18,6 +17,7 @@ use super::failure::Failure;
 use super::inbox::NEWS_ID;
 use super::limits::{EVENT_SLEEP, POLL_BATCH, SLOWEST_MIB, STALL};
 use super::params::Params;
+use super::pulse::Pulse;
 use super::service::Flavour;
 
 /// `rnr_retry` that waits without end.
@@ -95,8 +95,10 @@ pub(super) struct Desk<'a, T: Flavour> {
     pub(super) shared: Arc<Shared>,
     /// Other lcores want this CPU too.
     pub(super) cpu_shared: bool,
-    /// The longest time that it did not poll, of late.
-    pub(super) gap: Cell<Gap>,
+    /// What it tells of itself.
+    pub(super) pulse: &'a Pulse,
+    /// Bytes of a message in the step that runs.
+    pub(super) size: Cell<u32>,
     /// How often each of this end's flips has changed a byte.
     pub(super) flipped: RefCell<Vec<u64>>,
 }
@@ -111,21 +113,23 @@ impl<T: Flavour> Desk<'_, T> {
     /// One turn of the device.
     #[inline]
     pub(super) fn turn(&self, now: Instant) -> usize {
-        self.ends.cx.progress(now)
+        let work = self.ends.cx.progress(now);
+        self.beat(now, 1, work);
+        work
     }
 
-    /// It did not poll for so long, up to `now`.
-    pub(super) fn stood(&self, now: Instant, ns: u64) {
-        if ns >= GAP_NS_MIN {
-            let mut gap = self.gap.get();
-            gap.note(Gap { ended: now.0, ns });
-            self.gap.set(gap);
-        }
+    /// So many turns up to `now`, made without [`Desk::turn`], found work.
+    #[inline]
+    pub(super) fn beat(&self, now: Instant, turns: u64, work: usize) {
+        let step = || (self.shared.done.load(Ordering::Relaxed), self.size.get());
+        self.pulse.beat(now, turns, work, step);
     }
 
     /// What it knows of itself and of one of its queue pairs.
     pub(super) fn end(&self, wanted: Option<u32>) -> End {
-        let gap = self.gap.get();
+        let now = self.ticker.now();
+        self.beat(now, 0, 0);
+        let gap = self.pulse.gap();
         let mut end = self.ends.evidence(wanted);
         let hits = self.flipped.borrow();
         let flips = self.params.flips.iter().zip(&*hits);
@@ -133,11 +137,7 @@ impl<T: Flavour> Desk<'_, T> {
             .filter(|(flip, _)| flip.side == self.side())
             .map(|(flip, hits)| FaultHits { rule: flip.to_string(), hits: *hits });
         end.faults.extend(own);
-        End {
-            gap_ns: Some(gap.ns),
-            gap_age_ns: Some(self.ticker.now().0.saturating_sub(gap.ended)),
-            ..end
-        }
+        End { gap_ns: Some(gap.ns), gap_age_ns: Some(now.0.saturating_sub(gap.ended)), ..end }
     }
 
     /// This end's side of patterns.
@@ -190,6 +190,7 @@ impl<T: Flavour> Desk<'_, T> {
     pub(super) fn rest(&self, rest: &mut Rest) -> Result<(), Failure> {
         if let Some(channel) = &self.ends.channel {
             if rest.armed {
+                self.pulse.nap(EVENT_SLEEP);
                 channel.borrow_mut().wait(EVENT_SLEEP).map_err(Failure::device)?;
             } else {
                 // What came before the queues were armed does not fire: they are polled once more.

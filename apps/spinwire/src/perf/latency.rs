@@ -61,6 +61,7 @@ fn time<T: Flavour>(
     halves: u64,
     mut trip: impl Trip,
 ) -> Result<Tally, Failure> {
+    desk.pulse.excuse();
     let begin = desk.ticker.now();
     let (warm, end) = match length {
         Length::Messages(messages) => {
@@ -152,6 +153,7 @@ impl Book {
         }
         tally.ended = to.0;
         desk.shared.done.store(tally.sent, std::sync::atomic::Ordering::Relaxed);
+        desk.beat(to, 1, 1);
         Ok(())
     }
 }
@@ -216,6 +218,7 @@ impl<'b, 'a, T: Flavour> Watch<'b, 'a, T> {
     fn glance(&mut self) -> Result<Option<Round>, Failure> {
         let desk = self.desk;
         self.now = desk.ticker.now();
+        desk.beat(self.now, self.glance.into(), 0);
         self.completed += desk.completions()?;
         if desk.is(self.stop) {
             return Ok(Some(Round::Over));
@@ -476,7 +479,7 @@ impl<'b, 'a, T: Flavour> Mirror<'b, 'a, T> {
                 return true;
             }
         }
-        self.desk.turn(now);
+        self.desk.ends.cx.progress(now);
         self.seen() == value
     }
 }
@@ -591,7 +594,7 @@ impl<T: Flavour> Trip for Fetch<'_, '_, T> {
                 self.0.pass(None)?;
                 return Ok(Round::Done);
             }
-            desk.turn(watch.now);
+            desk.ends.cx.progress(watch.now);
             if let Some(round) = watch.turn()? {
                 return Ok(round);
             }
@@ -625,7 +628,7 @@ impl Pause {
     pub(super) fn take<T: Flavour>(&mut self, desk: &Desk<'_, T>) {
         if let Some(time) = self.0.take() {
             std::thread::sleep(time);
-            desk.stood(desk.ticker.now(), u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+            desk.beat(desk.ticker.now(), 0, 0);
         }
     }
 }

@@ -18,6 +18,7 @@ use super::inbox::Inbox;
 use super::latency::{self, Pause};
 use super::limits::{NAP, QUIET, WARM_UP, WARM_UP_MESSAGES};
 use super::params::{Length, Params};
+use super::pulse::Station;
 use super::service::Flavour;
 use super::tally::Tally;
 use super::test::{Buffers, Op, Test, Transport};
@@ -45,9 +46,14 @@ pub(super) enum Step {
 }
 
 impl Step {
+    /// Bytes per message.
+    pub(super) const fn size(&self) -> u32 {
+        let (Self::Verify { size, .. } | Self::Measure { size, .. }) = self;
+        *size
+    }
+
     /// Whether it is part of what `params` announces: buffers are made for that.
     pub(super) fn belongs_to(&self, params: &Params) -> bool {
-        let (Self::Verify { size, .. } | Self::Measure { size, .. }) = self;
         let op = params.test.op();
         let moves = match self {
             Self::Verify { op: asked, .. } => {
@@ -55,7 +61,7 @@ impl Step {
             }
             Self::Measure { .. } => true,
         };
-        moves && params.sizes().contains(size)
+        moves && params.sizes().contains(&self.size())
     }
 }
 
@@ -111,6 +117,7 @@ pub(super) struct Seat {
     pub(super) server: bool,
     pub(super) clock: Clock,
     pub(super) shared: Arc<Shared>,
+    pub(super) station: Station,
 }
 
 /// Starts an lcore. It ends when its commands end.
@@ -158,6 +165,9 @@ fn live<T: Flavour>(seat: Seat, params: &Params, line: &Line) -> Result<(), Fail
     pin::pin_current(seat.cpu).map_err(|error| Failure::Usage(error.to_string()))?;
     let cx = seat.device.context(seat.number).map_err(Failure::device)?;
     cx.drive();
+    let cx = cx.on_behalf(seat.station.node);
+    // It ends last, and so tells of what the others leave.
+    let pulse = seat.station.begin(&cx);
     let ticker = Ticker::new(seat.clock, &seat.device);
     let mut ends = Ends::<T>::create(cx, params, seat.lcore, seat.server)?;
     line.say(Reply::Made(ends.hellos.clone()));
@@ -189,7 +199,8 @@ fn live<T: Flavour>(seat: Seat, params: &Params, line: &Line) -> Result<(), Fail
         ticker,
         shared: seat.shared,
         cpu_shared: seat.cpu_shared,
-        gap: std::cell::Cell::default(),
+        pulse: &pulse,
+        size: std::cell::Cell::default(),
         flipped: std::cell::RefCell::new(vec![0; params.flips.len()]),
     };
     let mut inbox = Inbox::new(&desk);
@@ -197,11 +208,15 @@ fn live<T: Flavour>(seat: Seat, params: &Params, line: &Line) -> Result<(), Fail
         match line.commands.recv_timeout(NAP) {
             Ok(Command::Step(step)) => match run(&desk, &mut inbox, step, line) {
                 Ok(mut tally) => {
+                    pulse.over(step.size(), Some(&tally));
                     tally.each = vec![(seat.lcore, tally.sent + tally.received)];
                     line.say(Reply::Over(Box::new(tally)));
                 }
                 // The counters may still be asked for.
-                Err(failure) => line.say(Reply::Failed(failure)),
+                Err(failure) => {
+                    pulse.over(step.size(), None);
+                    line.say(Reply::Failed(failure));
+                }
             },
             Ok(Command::Report(wanted)) => line.say(Reply::Told(Box::new(desk.end(wanted)))),
             Ok(Command::Connect(_)) => {}
@@ -220,6 +235,7 @@ fn run<T: Flavour>(
     line: &Line,
 ) -> Result<Tally, Failure> {
     desk.shared.done.store(0, std::sync::atomic::Ordering::Relaxed);
+    desk.size.set(step.size());
     inbox.forget();
     inbox.received = 0;
     match step {
@@ -336,12 +352,11 @@ fn until<T: Flavour>(
     mut each: impl FnMut(u64) -> Result<usize, Failure>,
 ) -> Result<u64, Failure> {
     let mut rest = Rest::default();
+    desk.pulse.excuse();
     let (mut gap, mut last) = (0, desk.ticker.now());
     while !desk.is(signal) {
         let now = desk.ticker.now();
-        let stood = now.0.saturating_sub(last.0);
-        desk.stood(now, stood);
-        gap = gap.max(stood);
+        gap = gap.max(now.0.saturating_sub(last.0));
         last = now;
         let mut work = desk.turn(now);
         work += each(now.0)?;

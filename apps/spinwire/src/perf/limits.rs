@@ -81,6 +81,8 @@ pub(super) const QUIET: Duration = Duration::from_millis(20);
 pub(super) const JOIN: Duration = Duration::from_secs(5);
 /// How long the end may take that somebody asked for.
 pub(super) const INTERRUPTED: Duration = Duration::from_secs(5);
+/// How often an lcore tells others what it has done, and a few of its queue pairs.
+pub(super) const TELL_EVERY: Duration = Duration::from_millis(1);
 /// How often the control thread looks around.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 /// Longest nap of an lcore between two steps.

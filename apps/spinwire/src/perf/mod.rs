@@ -24,6 +24,7 @@ mod limits;
 mod params;
 mod pattern;
 mod placement;
+mod pulse;
 mod refusal;
 mod report;
 mod requests;

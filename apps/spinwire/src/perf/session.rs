@@ -21,6 +21,7 @@ use super::keep::Keep;
 use super::lcore::{Command, Facts, Reply, Step};
 use super::limits::{CONNECT, EVIDENCE, INTERRUPTED, LOOK, REPORT, SILENCE, VERDICT};
 use super::params::{Length, Params};
+use super::pulse::Station;
 use super::refusal::Refusal;
 use super::tally::Tally;
 use super::test::Op;
@@ -101,12 +102,12 @@ impl<'k> Session<'k> {
     pub(super) fn connect(
         mut dialogue: Dialogue,
         seats: &Seats,
+        stations: Vec<Station>,
         params: &Params,
         interrupt: Arc<AtomicBool>,
         keep: &'k mut Keep,
     ) -> Result<Self, Refusal> {
-        keep.begin(&seats.device, params);
-        match Self::meet(&mut dialogue, seats, params) {
+        match Self::meet(&mut dialogue, seats, stations, params) {
             Ok((crew, facts, remote)) => Ok(Self {
                 crew,
                 dialogue: dialogue.patient(SILENCE),
@@ -134,9 +135,10 @@ impl<'k> Session<'k> {
     fn meet(
         dialogue: &mut Dialogue,
         seats: &Seats,
+        stations: Vec<Station>,
         params: &Params,
     ) -> Result<(Crew, Facts, End), Refusal> {
-        let crew = Crew::start(seats, params).map_err(refusal)?;
+        let crew = Crew::start(seats, stations, params).map_err(refusal)?;
         match Self::introduce(dialogue, seats, params, &crew) {
             Ok((facts, remote)) => Ok((crew, facts, remote)),
             Err(refusal) => {

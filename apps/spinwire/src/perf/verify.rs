@@ -115,6 +115,7 @@ impl Pass {
         let limit = if reliable { qps * u64::from(per_qp) } else { UNHEARD };
         let (mut posted, mut done) = (0, 0);
         let mut passed = 0;
+        desk.pulse.excuse();
         let mut moved = desk.ticker.now();
         let mut rest = Rest::default();
         while done < total || (!reliable && heard(inbox).max(passed) < total) {

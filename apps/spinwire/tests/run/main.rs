@@ -7,6 +7,7 @@ mod files;
 mod keys;
 mod killed;
 mod lab;
+mod measured;
 mod monitor;
 mod one;
 mod output;

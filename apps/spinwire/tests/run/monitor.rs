@@ -215,25 +215,6 @@ fn a_client_that_dials_is_seen_dialling() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// A measurement writes no state; what both of its ends have counted is in its report.
-#[test]
-fn counters_of_a_measurement_come_from_its_report() {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("measured");
-    let path = dir.display().to_string();
-    let output = spinwire(&["perf", "send-lat", "-n", "10", "--wire", "udp", "--run-dir", &path]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let counted = report(&spinwire(&["counters", &path, "--json"]));
-    let [client, ..] = counted["runs"].as_array().unwrap().as_slice() else { panic!("{counted}") };
-    let sent = client["ports"][0]["counters"]["tx_packets"].as_u64();
-    assert!(sent > Some(10), "{counted}");
-    assert_eq!(client["peers"][0]["name"], "the other end of the measurement");
-    let answered = client["peers"][0]["counters"]["tx_packets"].as_u64();
-    assert!(answered > Some(10), "{counted}");
-    let text = String::from_utf8(spinwire(&["counters", &path]).stdout).unwrap();
-    assert!(text.contains("the other end of the measurement\n"), "{text}");
-    fs::remove_dir_all(&dir).unwrap();
-}
-
 /// A program on a terminal of its own, which script(1) makes.
 struct OnTerminal {
     script: Child,

@@ -29,7 +29,8 @@ pub use record::Record;
 
 pub(crate) use context::{Edges, Inherited};
 pub(crate) use hosted::{Hosted, NodeResult, Place};
-pub(crate) use record::{Counts, Live, Recoveries};
+pub(crate) use record::Recoveries;
+pub use record::{Counts, Live};
 
 use pmd_lcore::Doorbells;
 

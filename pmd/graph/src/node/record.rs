@@ -7,11 +7,15 @@ use pmd_observe::Histogram;
 
 /// Counts of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) messages: u64,
-    pub(crate) bytes: u64,
-    pub(crate) verified_bytes: u64,
-    pub(crate) errors: u64,
+pub struct Counts {
+    /// Messages, or blocks, that it dealt with.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes that it compared and found equal.
+    pub verified_bytes: u64,
+    /// What went wrong.
+    pub errors: u64,
 }
 
 /// Connections of a node that broke and came back.
@@ -26,7 +30,7 @@ pub(crate) struct Recoveries {
 /// The counts as any thread may read them while the node runs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Live {
+pub struct Live {
     messages: AtomicU64,
     bytes: AtomicU64,
     verified_bytes: AtomicU64,
@@ -40,8 +44,17 @@ impl Live {
         self.expected_bytes.store(bytes, Ordering::Relaxed);
     }
 
+    /// Shows these counts to whoever reads. For the one thread that counts.
+    pub fn show(&self, counts: &Counts) {
+        let store = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
+        store(&self.messages, counts.messages);
+        store(&self.bytes, counts.bytes);
+        store(&self.verified_bytes, counts.verified_bytes);
+        store(&self.errors, counts.errors);
+    }
+
     /// The counts, each exact, and the bytes that the node expects to move; 0 when it does not know.
-    pub(crate) fn read(&self) -> (Counts, u64) {
+    pub fn read(&self) -> (Counts, u64) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counts = Counts {
             messages: load(&self.messages),
@@ -132,10 +145,6 @@ impl Record {
 
     /// Shows the counts to other threads.
     pub(crate) fn publish(&self) {
-        let store = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
-        store(&self.live.messages, self.counts.messages);
-        store(&self.live.bytes, self.counts.bytes);
-        store(&self.live.verified_bytes, self.counts.verified_bytes);
-        store(&self.live.errors, self.counts.errors);
+        self.live.show(&self.counts);
     }
 }

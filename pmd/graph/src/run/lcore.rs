@@ -10,12 +10,12 @@ use pmd_lcore::{Context, LcoreSpec, Node, Parts, StartError};
 use pmd_observe::Latency;
 
 use super::memory::LcoreMemory;
-use super::survey::Seat;
 use super::{NodeNotStarted, OpenDevice, StoreFaults};
 use crate::device::{Device, DeviceLcore};
 use crate::edge::Home;
 use crate::failure::Failure;
 use crate::limits::LINK_DEPTH;
+use crate::monitor::{Seat, Surveyor};
 use crate::node::{
     Counts, Edges, Hosted, Inherited, Live, NodeContext, NodeResult, Place, Record, Recoveries,
 };
@@ -96,8 +96,12 @@ impl Start {
             devices.insert(*index, lcore);
         }
         if let Some(seat) = self.seat.take() {
-            let told = devices.iter().map(|(index, lcore)| (*index, Rc::clone(lcore))).collect();
-            parts.devices.push(Box::new(seat.teller(told)));
+            let told = devices.iter().map(|(index, lcore)| {
+                let lcore = Rc::clone(lcore);
+                let tell: Surveyor = Box::new(move |survey, budget| lcore.survey(survey, budget));
+                (*index, tell)
+            });
+            parts.devices.push(Box::new(seat.teller(told.collect())));
         }
         let (mut inlets, mut outlets) = self.links();
         for index in self.order() {

@@ -2,9 +2,7 @@
 
 mod lcore;
 pub(crate) mod memory;
-mod monitor;
 mod report;
-mod survey;
 mod watch;
 
 use std::io;
@@ -29,13 +27,12 @@ use crate::device::{Device, DeviceError, DeviceRequest};
 use crate::failure::{Failure, advised};
 use crate::fault::{self, Fault, FaultError, Flip, Hang};
 use crate::limits::DRAIN;
+use crate::monitor::{self, Asker, Cast, LcoreRole, Monitor, NodeRole, Outlets, Seat, Subject};
 use crate::node::{Edges, Live, NodeResult};
-use crate::plan::Plan;
+use crate::plan::{LcorePlan, NodePlan, Plan};
 use crate::registry::Registry;
 use crate::run_dir::JournalKeeper;
 use lcore::Ties;
-use monitor::{Monitor, Outlets, Subject};
-use survey::{Asker, Seat};
 use watch::End;
 
 pub use memory::RegionReport;
@@ -150,8 +147,8 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
     let running = pmd_lcore::spawn(starts, clock)?;
     let stats = running.lcores().iter().map(|lcore| lcore.reader()).collect();
     let monitor = outlets.is_any().then(|| {
-        let (plan, live) = (Arc::clone(&plan), live.clone());
-        Monitor::start(Subject { plan, live, askers, stats, began }, outlets)
+        let (cast, live) = (cast(&plan), live.clone());
+        Monitor::start(Subject { cast, live, askers, stats, began }, outlets)
     });
     let monitor = monitor.and_then(|started| {
         started.inspect_err(|error| tracing::warn!("nobody watches this run: {error}")).ok()
@@ -207,6 +204,26 @@ pub fn run(plan: &Plan, registry: &Registry, options: RunOptions<'_>) -> Result<
         faults: fault_reports(&devices, &plan, &stores.flips, &results),
         packets_by: packets_by.map(str::to_owned),
     })
+}
+
+/// Whom the monitor shows.
+fn cast(plan: &Plan) -> Cast {
+    let lcore = |lcore: &LcorePlan| LcoreRole { name: lcore.name.clone(), cpu: lcore.cpu };
+    let node = |node: &NodePlan| NodeRole {
+        name: node.name.clone(),
+        kind: node.kind.to_owned(),
+        lcore: plan.lcores[node.lcore].name.clone(),
+        peer: match node.peer {
+            Some(Peer::Remote(address)) => Some(address),
+            _ => None,
+        },
+        listen: node.listen,
+    };
+    Cast {
+        lcores: plan.lcores.iter().map(lcore).collect(),
+        devices: plan.devices.iter().map(|device| device.name.clone()).collect(),
+        nodes: plan.nodes.iter().map(node).collect(),
+    }
 }
 
 /// How often each fault has acted, and at which device or node.
@@ -289,7 +306,7 @@ fn seats(plan: &Plan, open: &[OpenDevice], watched: bool) -> (Vec<Option<Seat>>,
         let used = |index: &usize| open[*index].lcores.contains(&lcore);
         (0..open.len()).filter(used).collect()
     };
-    let ends = (0..plan.lcores.len()).map(|lcore| survey::ends(&devices(lcore), plan.nodes.len()));
+    let ends = (0..plan.lcores.len()).map(|lcore| monitor::ends(&devices(lcore), plan.nodes.len()));
     let (seats, askers): (Vec<Seat>, Vec<Asker>) = ends.unzip();
     (seats.into_iter().map(|seat| watched.then_some(seat)).collect(), askers)
 }

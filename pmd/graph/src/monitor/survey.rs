@@ -1,20 +1,23 @@
 //! How the control side learns of queue pairs: it lends each lcore a buffer, and the lcore fills it between two turns.
 
-use std::rc::Rc;
+use std::fmt;
 
 use pmd_lcore::mailbox::{Receiver, SendError, Sender, mailbox};
 use pmd_lcore::{Doorbells, Progress};
 use pmd_verbs::Survey;
 
-use crate::device::DeviceLcore;
 use crate::limits::{SURVEY_BUDGET, SURVEY_ROOM};
 
-/// What an lcore tells: its part of every device that it has, by the device's index in the plan.
+/// What an lcore tells: its part of every device that it has, by the device's place in the [`Cast`](super::Cast).
 pub(super) type Told = Vec<(usize, Survey)>;
 
-/// The lcore's end of it. Polled like a device, and no work: nobody must stay awake for it.
-pub(super) struct Teller {
-    devices: Vec<(usize, Rc<dyn DeviceLcore>)>,
+/// Tells of the lcore's part of a device: begins a survey, or goes on with it, by at most so many queue pairs and without
+/// allocation. Returns whether that was all.
+pub type Surveyor = Box<dyn Fn(&mut Survey, usize) -> bool>;
+
+/// The lcore's end of it. Polled like a device, and no work: nobody must stay awake for it. Dropped, it says its last word.
+pub struct Teller {
+    devices: Vec<(usize, Surveyor)>,
     asked: Receiver<Told>,
     answers: Sender<Told>,
     current: Option<Told>,
@@ -22,14 +25,22 @@ pub(super) struct Teller {
     done: usize,
 }
 
+impl fmt::Debug for Teller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Teller").field("devices", &self.devices.len()).finish_non_exhaustive()
+    }
+}
+
 /// What a [`Teller`] is made of, on the way to its thread.
-pub(super) struct Seat {
+#[derive(Debug)]
+pub struct Seat {
     asked: Receiver<Told>,
     answers: Sender<Told>,
 }
 
 /// The control side's end for one lcore.
-pub(super) struct Asker {
+#[derive(Debug)]
+pub struct Asker {
     ask: Sender<Told>,
     answers: Receiver<Told>,
     /// What was told last.
@@ -37,8 +48,8 @@ pub(super) struct Asker {
     spare: Option<Told>,
 }
 
-/// Both ends for an lcore that has these devices, in a plan of so many nodes.
-pub(super) fn ends(devices: &[usize], nodes: usize) -> (Seat, Asker) {
+/// Both ends for an lcore that has these devices, among so many nodes.
+pub fn ends(devices: &[usize], nodes: usize) -> (Seat, Asker) {
     let (ask, asked) = mailbox(2);
     // The last one comes unasked.
     let (answers, told) = mailbox(4);
@@ -48,20 +59,31 @@ pub(super) fn ends(devices: &[usize], nodes: usize) -> (Seat, Asker) {
 }
 
 impl Seat {
-    /// On the lcore's thread.
-    pub(super) fn teller(self, devices: Vec<(usize, Rc<dyn DeviceLcore>)>) -> Teller {
+    /// On the lcore's thread, for the devices that it has by their places.
+    pub fn teller(self, devices: Vec<(usize, Surveyor)>) -> Teller {
         let Self { asked, answers } = self;
         Teller { devices, asked, answers, current: None, done: 0 }
     }
 }
 
 impl Teller {
+    /// Takes in what was asked, and tells a few queue pairs. Between two turns of the lcore's work.
+    #[inline]
+    pub fn turn(&mut self) {
+        if self.current.is_none() {
+            self.current = self.asked.receive();
+        }
+        if self.current.is_some() {
+            self.go_on(SURVEY_BUDGET);
+        }
+    }
+
     /// Goes on with the current survey, by so many queue pairs; hands it back once it is complete.
     fn go_on(&mut self, budget: usize) {
         let Some(told) = &mut self.current else { return };
         while let Some((index, device)) = self.devices.get(self.done) {
             if let Some((_, survey)) = told.iter_mut().find(|(at, _)| at == index)
-                && !device.survey(survey, budget)
+                && !device(survey, budget)
             {
                 return;
             }
@@ -81,12 +103,7 @@ impl Progress for Teller {
     }
 
     fn rx(&mut self, _: u64) -> usize {
-        if self.current.is_none() {
-            self.current = self.asked.receive();
-        }
-        if self.current.is_some() {
-            self.go_on(SURVEY_BUDGET);
-        }
+        self.turn();
         0
     }
 

@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv6Addr;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pmd_lcore::Stats;
+use pmd_lcore::{Stats, StatsReader};
 use pmd_observe::status::{
     Device, Dwell, Fill, Lcore, Node, Qp, Srq, State, StateCount, Status, Times, VERSION,
 };
@@ -13,11 +14,9 @@ use pmd_roce::histogram::Histogram;
 use pmd_roce::qp::state::QpState;
 use pmd_verbs::QpStatus;
 
-use super::Subject;
-use crate::config::Peer;
+use super::survey::Told;
+use super::{LcoreRole, Live, NodeRole, Subject};
 use crate::limits::{STATUS_ENDED, STATUS_QPS};
-use crate::plan::NodePlan;
-use crate::run::survey::Told;
 
 /// A queue pair of a process: its lcore, its device and its number.
 type Key = (usize, usize, u32);
@@ -172,25 +171,24 @@ impl Account {
     }
 
     fn nodes(&self, subject: &Subject, qps: &[Qp], over: bool) -> Vec<Node> {
-        let node = |(index, (plan, live)): (usize, (&NodePlan, &std::sync::Arc<_>))| {
-            let live: &crate::node::Live = live;
+        let node = |(index, (role, live)): (usize, (&NodeRole, &Arc<Live>))| {
             let (counts, _) = live.read();
             let made = self.made.values().filter_map(|made| made.get(index));
             let made = made.map(|made| u64::from(*made)).sum();
-            let lives = qps.iter().any(|qp| !qp.ended && qp.node == plan.name);
+            let lives = qps.iter().any(|qp| !qp.ended && qp.node == role.name);
             Node {
-                name: plan.name.clone(),
-                kind: plan.kind.to_owned(),
-                lcore: subject.plan.lcores[plan.lcore].name.clone(),
+                name: role.name.clone(),
+                kind: role.kind.clone(),
+                lcore: role.lcore.clone(),
                 messages: counts.messages,
                 bytes: counts.bytes,
                 verified_bytes: counts.verified_bytes,
                 errors: counts.errors,
                 connections: made,
-                edge: if lives || over { None } else { edge(plan, made) },
+                edge: if lives || over { None } else { edge(role, made) },
             }
         };
-        subject.plan.nodes.iter().zip(&subject.live).enumerate().map(node).collect()
+        subject.cast.nodes.iter().zip(&subject.live).enumerate().map(node).collect()
     }
 
     fn queue_pairs(&self, subject: &Subject, now: Instant) -> (Vec<Qp>, u64) {
@@ -234,16 +232,15 @@ impl Account {
     }
 
     fn lcores(&mut self, subject: &Subject, now: Instant, over: bool) -> Vec<Lcore> {
-        let plans = subject.plan.lcores.iter().zip(&subject.stats);
-        let lcore = |((plan, reader), heard): (_, &mut Heard)| {
-            let (plan, reader): (&crate::plan::LcorePlan, &pmd_lcore::StatsReader) = (plan, reader);
+        let roles = subject.cast.lcores.iter().zip(&subject.stats);
+        let lcore = |((role, reader), heard): ((&LcoreRole, &StatsReader), &mut Heard)| {
             let stats = reader.read();
             let before = std::mem::replace(&mut heard.stats, stats);
             let silent = now.saturating_duration_since(heard.last);
             let silent = if heard.ended || over { Duration::ZERO } else { silent };
             Lcore {
-                name: plan.name.clone(),
-                cpu: plan.cpu as u64,
+                name: role.name.clone(),
+                cpu: role.cpu as u64,
                 busy: stats.since(&before).busy_share(),
                 busy_s: seconds(stats.busy_ns),
                 idle_s: seconds(stats.idle_ns),
@@ -254,7 +251,7 @@ impl Account {
                 silent_s: silent.as_secs_f64(),
             }
         };
-        plans.zip(&mut self.lcores).map(lcore).collect()
+        roles.zip(&mut self.lcores).map(lcore).collect()
     }
 }
 
@@ -264,19 +261,16 @@ fn row(
     (lcore, device, _): Key,
     qp: &QpStatus,
 ) -> Qp {
-    let plan = &subject.plan;
-    let owner = qp.owner.and_then(|owner| plan.nodes.get(owner as usize));
+    let cast = &subject.cast;
+    let owner = qp.owner.and_then(|owner| cast.nodes.get(owner as usize));
     let remote = (qp.peer.value() != 0).then(|| qp.peer.value());
     let gid = Ipv6Addr::from(qp.peer_gid.0);
-    let there = remote.and_then(|number| numbers.get(&number)).and_then(|at| plan.nodes.get(*at));
-    let elsewhere = owner.and_then(|node| match node.peer {
-        Some(Peer::Remote(address)) => Some(address.to_string()),
-        _ => None,
-    });
+    let there = remote.and_then(|number| numbers.get(&number)).and_then(|at| cast.nodes.get(*at));
+    let elsewhere = owner.and_then(|node| node.peer).map(|address| address.to_string());
     let dwell = QpState::ALL.iter().zip(&qp.dwell).filter(|(_, span)| !span.is_zero());
     Qp {
-        device: plan.devices.get(device).map_or_else(String::new, |device| device.name.clone()),
-        lcore: plan.lcores.get(lcore).map_or_else(String::new, |lcore| lcore.name.clone()),
+        device: cast.devices.get(device).cloned().unwrap_or_default(),
+        lcore: cast.lcores.get(lcore).map_or_else(String::new, |lcore| lcore.name.clone()),
         qpn: qp.qpn.value(),
         node: owner.map_or_else(String::new, |node| node.name.clone()),
         remote_qpn: remote,
@@ -303,17 +297,17 @@ fn row(
 }
 
 /// What a node without queue pairs waits for.
-fn edge(plan: &NodePlan, made: u64) -> Option<String> {
+fn edge(role: &NodeRole, made: u64) -> Option<String> {
     let again = if made > 0 { Node::AGAIN } else { "" };
-    match (plan.peer, plan.listen) {
-        (Some(Peer::Remote(address)), _) => Some(format!("dials {address}{again}")),
+    match (role.peer, role.listen) {
+        (Some(address), _) => Some(format!("dials {address}{again}")),
         (None, Some(address)) => Some(format!("listens on {address}")),
         _ => None,
     }
 }
 
 fn devices(subject: &Subject) -> Vec<Device> {
-    let device = |(index, plan): (usize, &crate::config::Device)| {
+    let device = |(index, name): (usize, &String)| {
         let surveys = || {
             let told = subject.askers.iter().flat_map(|asker| asker.latest());
             told.filter(move |(at, _)| *at == index).map(|(_, survey)| survey)
@@ -321,22 +315,22 @@ fn devices(subject: &Subject) -> Vec<Device> {
         let engine = || surveys().flat_map(|survey| survey.counters.iter().copied());
         let drops = engine().filter_map(|(name, value)| Some((name.strip_prefix("drop_")?, value)));
         Device {
-            name: plan.name.clone(),
+            name: name.clone(),
             port: 1,
             counters: engine().filter(|(name, _)| !name.starts_with("drop_")).collect(),
             drops: drops.collect::<Snapshot>().nonzero(),
             wire: surveys().flat_map(|survey| survey.wire.iter().copied()).collect(),
         }
     };
-    subject.plan.devices.iter().enumerate().map(device).collect()
+    subject.cast.devices.iter().enumerate().map(device).collect()
 }
 
 fn shared_queues(subject: &Subject) -> Vec<Srq> {
     let mut srqs = Vec::new();
-    for (lcore, asker) in subject.plan.lcores.iter().zip(&subject.askers) {
+    for (lcore, asker) in subject.cast.lcores.iter().zip(&subject.askers) {
         for (device, survey) in asker.latest() {
             srqs.extend(survey.srqs.iter().map(|(number, view)| Srq {
-                device: subject.plan.devices[*device].name.clone(),
+                device: subject.cast.devices[*device].clone(),
                 lcore: lcore.name.clone(),
                 srqn: number.0,
                 receives: view.len,
@@ -354,12 +348,12 @@ fn shared_queues(subject: &Subject) -> Vec<Srq> {
 
 fn count_states(subject: &Subject, qps: &[Qp]) -> Vec<StateCount> {
     let mut counts = Vec::new();
-    for device in &subject.plan.devices {
+    for device in &subject.cast.devices {
         for state in State::ALL {
-            let of_it = |qp: &&Qp| !qp.ended && qp.state == state && qp.device == device.name;
+            let of_it = |qp: &&Qp| !qp.ended && qp.state == state && qp.device == *device;
             let qps = qps.iter().filter(of_it).count() as u64;
             if qps > 0 {
-                counts.push(StateCount { device: device.name.clone(), state, qps });
+                counts.push(StateCount { device: device.clone(), state, qps });
             }
         }
     }

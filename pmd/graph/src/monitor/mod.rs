@@ -1,11 +1,13 @@
 //! The thread that watches a run: once a second, and when somebody asks, it asks every lcore for its queue pairs, writes `status.json`, and keeps
 //! the text ready that is served to whoever scrapes.
 //!
-//! It has a thread of its own so that neither a slow disk nor a slow reader holds up whoever ends the run.
+//! It has a thread of its own so that neither a slow disk nor a slow reader holds up whoever ends the run. It knows nothing of
+//! plans: a pipeline is watched by it as well as a measurement, and each says by a [`Cast`] who takes part.
 
 mod account;
 mod http;
 mod request;
+mod survey;
 
 use std::fs;
 use std::io::{self, PipeWriter, Write as _};
@@ -20,34 +22,77 @@ use pmd_lcore::StatsReader;
 use pmd_observe::status::{self, Status};
 use pmd_observe::{Verdict, metrics};
 
-use super::survey::{Asked, Asker};
 use crate::limits::{STATUS_EVERY, STATUS_LAST, STATUS_WAIT};
-use crate::node::Live;
-use crate::plan::Plan;
 use account::Account;
 use http::{Pages, Server};
+use survey::Asked;
+
+pub use crate::node::{Counts, Live};
+pub use survey::{Asker, Seat, Surveyor, Teller, ends};
+
+/// Who takes part in what is watched, by the names that a reader knows them by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cast {
+    /// The lcores, in the order of their [`Asker`]s.
+    pub lcores: Vec<LcoreRole>,
+    /// The names of the devices.
+    pub devices: Vec<String>,
+    /// The nodes, in the order of their counts; a queue pair is of the node on whose behalf it was made.
+    pub nodes: Vec<NodeRole>,
+}
+
+/// An lcore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LcoreRole {
+    /// Its name.
+    pub name: String,
+    /// The CPU that it is pinned to.
+    pub cpu: usize,
+}
+
+/// Who works on an lcore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRole {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub kind: String,
+    /// The name of its lcore.
+    pub lcore: String,
+    /// Where it finds a peer of another process.
+    pub peer: Option<SocketAddr>,
+    /// Where peers of other processes find it.
+    pub listen: Option<SocketAddr>,
+}
 
 /// What a run is watched with.
-pub(super) struct Subject {
-    pub(super) plan: Arc<Plan>,
-    pub(super) live: Vec<Arc<Live>>,
-    pub(super) askers: Vec<Asker>,
-    pub(super) stats: Vec<StatsReader>,
-    pub(super) began: Instant,
+#[derive(Debug)]
+pub struct Subject {
+    /// Who takes part.
+    pub cast: Cast,
+    /// What each node counts.
+    pub live: Vec<Arc<Live>>,
+    /// The control side's end of each lcore's survey.
+    pub askers: Vec<Asker>,
+    /// How each lcore spends its time.
+    pub stats: Vec<StatsReader>,
+    /// When the lcores were started.
+    pub began: Instant,
 }
 
 /// Where it is shown.
-pub(super) struct Outlets {
-    /// Directory of `status.json`.
-    pub(super) run_dir: Option<PathBuf>,
-    /// Where metrics are served.
-    pub(super) listener: Option<TcpListener>,
+#[derive(Debug, Default)]
+pub struct Outlets {
+    run_dir: Option<PathBuf>,
+    listener: Option<TcpListener>,
 }
 
 impl Outlets {
+    /// In the directory `run_dir`, and served at `listen`.
+    ///
     /// # Errors
     /// When nobody can listen at the address.
-    pub(super) fn open(
+    pub fn open(
         run_dir: Option<PathBuf>,
         listen: Option<SocketAddr>,
     ) -> Result<Self, (SocketAddr, io::Error)> {
@@ -61,14 +106,20 @@ impl Outlets {
         Ok(Self { run_dir, listener: listen.map(bind).transpose()? })
     }
 
+    /// In the directory `run_dir` alone.
+    pub const fn in_directory(run_dir: PathBuf) -> Self {
+        Self { run_dir: Some(run_dir), listener: None }
+    }
+
     /// Whether anybody looks.
-    pub(super) fn is_any(&self) -> bool {
+    pub const fn is_any(&self) -> bool {
         self.run_dir.is_some() || self.listener.is_some()
     }
 }
 
 /// The thread, as the control thread sees it. Dropped, it ends without a last word.
-pub(super) struct Monitor {
+#[derive(Debug)]
+pub struct Monitor {
     end: Option<Sender<Verdict>>,
     /// Wakes the thread: by a byte, or by its end.
     wake: Option<PipeWriter>,
@@ -81,7 +132,7 @@ impl Monitor {
     ///
     /// # Errors
     /// When there is no pipe or no thread to be had.
-    pub(super) fn start(subject: Subject, outlets: Outlets) -> io::Result<Self> {
+    pub fn start(subject: Subject, outlets: Outlets) -> io::Result<Self> {
         let (woken, wake) = io::pipe()?;
         let (end, ending) = channel();
         let (finished, done) = channel();
@@ -97,7 +148,7 @@ impl Monitor {
     }
 
     /// Writes the last status, after all lcores have ended, and waits for that a bounded time.
-    pub(super) fn finish(mut self, verdict: &Verdict) {
+    pub fn finish(mut self, verdict: &Verdict) {
         let told = self.end.take().is_some_and(|end| end.send(verdict.clone()).is_ok());
         let woken = self.wake.as_mut().is_some_and(|wake| wake.write_all(&[1]).is_ok());
         if !told || !woken || self.done.recv_timeout(STATUS_LAST).is_err() {
