@@ -5,6 +5,7 @@ mod broken;
 mod callers;
 mod double;
 mod edges;
+mod ended;
 mod keys;
 mod stages;
 mod storage;
