@@ -126,7 +126,8 @@ fn query(socket: BorrowedFd<'_>, name: &str) -> io::Result<(u32, usize)> {
     // SAFETY: an ifreq is made of integers and raw pointers, for which all zeros is a value.
     let mut request: ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
+        // A character of C is signed on some machines.
+        *to = libc::c_char::from_ne_bytes([from]);
     }
     // SAFETY: SIOCGIFMTU reads the name in `request` and writes an int back into it.
     let result =
