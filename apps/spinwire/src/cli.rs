@@ -7,7 +7,7 @@ use pmd_graph::app::{RunArgs, Sets};
 
 use crate::lab::{LabArgs, RecordArgs};
 use crate::monitor::{CountersArgs, TopArgs};
-use crate::perf::PerfArgs;
+use crate::perf::{PerfArgs, Wire};
 use crate::stock::{RpingArgs, UcmatoseArgs, UdaddyArgs};
 
 /// Kernel-bypass poll-mode RDMA pipelines.
@@ -99,6 +99,12 @@ pub(crate) struct ConformanceArgs {
     /// Only this part
     #[arg(long, value_enum)]
     pub(crate) only: Option<Part>,
+    /// Software NIC: how its queue pairs reach each other [default: by packets, and by shared memory]
+    #[arg(long, value_enum)]
+    pub(crate) wire: Option<Wire>,
+    /// Software NIC: disturb its packets, as `perf --fault` does: a device that is made wrong deviates
+    #[arg(long = "fault", value_name = "RULE")]
+    pub(crate) faults: Vec<String>,
     /// Print the result as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -153,6 +159,54 @@ fn qpn(text: &str) -> Result<u32, String> {
 pub(crate) enum Part {
     /// A live QP for every transport, transition and mask bit
     States,
+    /// The order in which work ends on a QP that fails or is drained
+    Flush,
+    /// What can be sent inline, and what is refused
+    Inline,
+    /// Whether what was set is read back, and what no field holds refused
+    Query,
+    /// RESET from every state, and back
+    Reset,
+    /// Shared receive queues: order, limit and last-WQE events
+    Srq,
+    /// How long retries take, of silence and of missing receives
+    Timing,
+    /// How requests end that break a rule, at each side
+    Errors,
+    /// Which asynchronous events come, and whom they leave alone
+    Events,
+}
+
+impl Part {
+    /// Its name on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::States => "states",
+            Self::Flush => "flush",
+            Self::Inline => "inline",
+            Self::Query => "query",
+            Self::Reset => "reset",
+            Self::Srq => "srq",
+            Self::Timing => "timing",
+            Self::Errors => "errors",
+            Self::Events => "events",
+        }
+    }
+
+    /// What it is about.
+    pub(crate) const fn about(self) -> &'static str {
+        match self {
+            Self::States => "queue pair states, checks per transition",
+            Self::Flush => "in which order work ends on a queue pair that fails or is drained",
+            Self::Inline => "what can be sent inline, and what is refused",
+            Self::Query => "whether what was set is read back",
+            Self::Reset => "RESET from every state, and back",
+            Self::Srq => "shared receive queues, their order and events",
+            Self::Timing => "how long retries take",
+            Self::Errors => "how requests end that break a rule",
+            Self::Events => "asynchronous events, and whom they leave alone",
+        }
+    }
 }
 
 #[cfg(test)]

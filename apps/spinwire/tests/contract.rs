@@ -219,11 +219,46 @@ fn p02_conformance_finds_no_deviation_in_the_software_nic() {
     assert_eq!((&report["ok"], &report["deviations"]), (&true.into(), &serde_json::json!([])));
     assert!(report["device"].as_str().is_some_and(|device| device.starts_with("soft:127.")));
     assert!(report["checks"].as_u64().is_some_and(|checks| checks > 6000), "{report}");
+    assert_eq!((&report["part"], &report["unanswered"]), (&"states".into(), &0.into()));
     let output = spinwire(&["conformance", "--device", "soft"]);
-    assert_eq!(output.status.code(), Some(DONE));
+    assert_eq!(output.status.code(), Some(DONE), "{}", text(&output.stdout));
     let shown = text(&output.stdout);
     assert!(shown.contains("\nINIT -> RTR ") && shown.contains(" checks, 0 deviations"), "{shown}");
+    for part in ["flush", "inline", "query", "reset", "srq", "timing", "errors", "events"] {
+        for path in ["packets", "shared memory"] {
+            let row =
+                |line: &str| line.starts_with(&format!("ok        {part}.")) && line.contains(path);
+            assert!(shown.lines().any(row), "{part} over {path}: {shown}");
+        }
+    }
     assert_eq!(text(&output.stderr), "", "progress is for terminals");
+}
+
+/// A device that is wrong is found out: without acknowledgements, what is sent inline fails. What deviates is listed with
+/// what was expected and who says so, and nobody has an answer to it.
+#[test]
+fn conformance_finds_a_device_that_is_wrong() {
+    let wrong = ["conformance", "--device", "soft", "--only", "inline", "--fault", "drop acks"];
+    let output = spinwire(&[&wrong[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(FAILED), "{}", text(&output.stderr));
+    let report = json(&output);
+    assert_eq!((&report["ok"], &report["part"]), (&false.into(), &"inline".into()));
+    let deviation = &report["deviations"][0];
+    assert_eq!(deviation["check"], "inline.up-to-the-cap", "{report}");
+    assert_eq!(
+        (&deviation["path"], &deviation["answer"]),
+        (&"packets".into(), &serde_json::Value::Null)
+    );
+    assert!(
+        deviation["got"]
+            .as_str()
+            .is_some_and(|got| got.starts_with("1 transport retry counter exceeded (12)"))
+    );
+    assert!(deviation["source"].as_str().is_some_and(|source| source.contains("ibv_post_send")));
+    let checked = report["results"].as_array().expect("a list");
+    let failed = checked.iter().filter(|result| result["ok"] == false).count();
+    assert_eq!(report["unanswered"], failed);
+    assert!(failed < checked.len(), "what needs no acknowledgement is right");
 }
 
 #[test]
@@ -234,6 +269,9 @@ fn conformance_says_what_there_is() {
         (&["--device", "doca"], "not available in this build"),
         (&["--device", "nic"], "no kind of device"),
         (&["--device", "soft:eth0"], "not an address"),
+        (&["--device", "soft", "--fault", "explode"], "is no fault"),
+        (&["--device", "soft", "--fault", "drop acks to server"], "leave out `to`"),
+        (&["--device", "soft", "--wire", "dpdk"], "--wire"),
         (&[], "--device"),
     ];
     for (args, complaint) in cases {
@@ -242,6 +280,15 @@ fn conformance_says_what_there_is() {
         assert_eq!(text(&output.stdout), "", "{args:?}");
         assert!(text(&output.stderr).contains(complaint), "{}", text(&output.stderr));
     }
+}
+
+/// A device that this machine does not have is no deviation of it.
+#[test]
+fn conformance_without_the_device() {
+    let output = spinwire(&["conformance", "--device", "soft:192.0.2.77", "--json"]);
+    assert_eq!(output.status.code(), Some(UNFIT), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "");
+    assert!(text(&output.stderr).contains("no interface has the address 192.0.2.77"));
 }
 
 /// An address serves one process: who has it is said, once, with one that is free.

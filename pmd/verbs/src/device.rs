@@ -147,6 +147,13 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// Whether this machine has no such device.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Address { reason: udp::BindError::NotLocal(_), .. })
+    }
+}
+
 /// An open device. A cheap handle, shared between threads; each lcore takes its part by
 /// [`Device::context`].
 #[derive(Clone)]

@@ -27,6 +27,7 @@ mod mw;
 mod pd;
 mod provider;
 mod qp;
+pub mod quirks;
 mod sleeper;
 mod soft;
 mod srq;

@@ -87,11 +87,23 @@ fn unlike(done: &Done<'_>, state: QpState, given: Bits) -> Option<String> {
     }
     // RESET leaves the queue pair as it was created.
     let before = if state == QpState::Reset { &done.fresh.attr } else { before };
-    ATTRIBUTES.iter().find_map(|(bit, show)| {
-        let wanted = show(if given & bit != 0 { done.attr } else { before });
-        let read = show(after);
+    let unset = differences(before, after, !given);
+    differences(done.attr, after, given)
+        .chain(unset)
+        .next()
+        .map(|difference| format!("accepted, but {difference}"))
+}
+
+/// Where a query does not read as it should, of these attributes.
+pub(super) fn differences<'a>(
+    wanted: &'a QpAttr,
+    read: &'a QpAttr,
+    of: Bits,
+) -> impl Iterator<Item = String> + use<'a> {
+    ATTRIBUTES.iter().filter(move |(bit, _)| of & bit != 0).filter_map(|(bit, show)| {
+        let (wanted, read) = (show(wanted), show(read));
         let name = spec::names(*bit);
-        (read != wanted).then(|| format!("accepted, but {name} reads {read} and not {wanted}"))
+        (read != wanted).then(|| format!("{name} reads {read} and not {wanted}"))
     })
 }
 

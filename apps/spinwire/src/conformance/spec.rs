@@ -5,6 +5,9 @@
 use pmd_verbs::roce::qp::state::QpState::{self, Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use pmd_verbs::roce::qp::state::Transport::{self, Rc, Uc, Ud, XrcIni, XrcTgt};
 
+/// Where it is from.
+pub(crate) const SOURCE: &str = "IBTA 1.4, 10.3.1 and table 95; man ibv_modify_qp";
+
 /// A set of bits of `enum ibv_qp_attr_mask`.
 pub(crate) type Bits = u32;
 

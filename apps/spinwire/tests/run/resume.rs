@@ -1,8 +1,6 @@
 //! Storage that goes on: a `block-client` whose target dies, stands still, or is cut off, and comes back.
 
-use std::fmt;
 use std::fs;
-use std::ops::RangeBounds;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -82,7 +80,7 @@ impl Target {
     }
 }
 
-/// A client that stores its blocks within two seconds, and comes back. `seed`: of what it stores.
+/// A client that stores its blocks within a second, and comes back. `seed`: of what it stores.
 struct Client {
     process: Running,
     metrics: String,
@@ -108,7 +106,7 @@ kind = "generator"
 lcore = "lc0"
 block = {BLOCK}
 count = {BLOCKS}
-rate = {}
+rate = {BLOCKS}
 seed = {seed}
 to = "client"
 [[node]]
@@ -121,8 +119,7 @@ qps = 2
 depth = 16
 reconnect = "always"
 reconnect_timeout = "50s"
-"#,
-            BLOCKS / 2
+"#
         );
         let path = folder.0.join(format!("client-{seed}.toml"));
         fs::write(&path, text).expect("the folder takes files");
@@ -135,8 +132,8 @@ reconnect_timeout = "50s"
         until_verified(&self.metrics);
     }
 
-    /// Everything was stored and read back as it was, and so often a connection came back.
-    fn done(self, recoveries: impl RangeBounds<u64> + fmt::Debug) {
+    /// Everything was stored and read back as it was. Returns how often a connection came back.
+    fn done(self) -> u64 {
         let output = self.process.end();
         let stored = report(&output);
         assert_eq!(output.status.code(), Some(0), "{stored}{}", stderr(&output));
@@ -147,9 +144,7 @@ reconnect_timeout = "50s"
             [&BLOCKS.into(), &(BLOCKS * BLOCK).into(), &Value::from(0)],
             "{client}"
         );
-        let count = client["recoveries"]["count"].as_u64().expect("a count");
-        let told = stderr(&output);
-        assert!(recoveries.contains(&count), "{count} instead of {recoveries:?} times: {told}");
+        client["recoveries"]["count"].as_u64().expect("a count")
     }
 
     /// It failed. Returns its report.
@@ -172,7 +167,7 @@ fn served(target: Target) -> Value {
 fn undisturbed(seed: u64) -> Vec<u8> {
     let folder = Folder::new(&format!("undisturbed-{}-{seed}", free_address()));
     let target = Target::in_file("shm", &folder, 1);
-    Client::start("shm", &target, &folder, seed, &[]).done(0..=0);
+    assert_eq!(Client::start("shm", &target, &folder, seed, &[]).done(), 0);
     served(target);
     stored(&folder)[..len(BLOCKS * BLOCK)].to_vec()
 }
@@ -196,7 +191,7 @@ fn p24_a_killed_target_that_is_started_again_has_its_client_back() {
         client.under_way();
         target.kill();
         target.start_again();
-        client.done(2..=2);
+        assert_eq!(client.done(), 2, "both connections, {wire}");
         served(target);
         assert!(stored(&folder)[..len(BLOCKS * BLOCK)] == whole[..], "{wire}: byte for byte");
     }
@@ -213,8 +208,7 @@ fn p24_clients_that_come_back_have_their_own_parts() {
     second.under_way();
     target.kill();
     target.start_again();
-    first.done(2..=2);
-    second.done(2..=2);
+    assert_eq!([first.done(), second.done()], [2, 2]);
     served(target);
     let (stored, part) = (stored(&folder), len(BLOCKS * BLOCK));
     assert!(stored[..part] == undisturbed(1)[..], "the first client's");
@@ -236,8 +230,8 @@ fn p24_a_target_that_stood_still_has_its_client_back() {
         target.process.signal("-STOP");
         std::thread::sleep(Duration::from_millis(400));
         target.process.signal("-CONT");
-        // Where they are not in a file, each block needs the target's own work.
-        client.done(u64::from(!file)..);
+        let recoveries = client.done();
+        assert!(file || recoveries >= 1, "{wire}: each block needs the target's own work");
         served(target);
         if file {
             assert!(stored(&folder)[..len(BLOCKS * BLOCK)] == undisturbed(7)[..], "{wire}");
@@ -253,7 +247,7 @@ fn p24_a_wire_that_heals_has_its_client_back() {
     let target = Target::start("udp", &[], 1);
     let fault = [&SHORT[..], &["--fault", "drop all after 3000 for 300ms"]].concat();
     let client = Client::start("udp", &target, &folder, 7, &fault);
-    client.done(1..);
+    assert!(client.done() >= 1);
     let served = served(target);
     assert!(node(&served, "target")["recoveries"]["count"].as_u64() >= Some(1), "{served}");
 }

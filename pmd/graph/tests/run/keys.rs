@@ -2,12 +2,12 @@
 //! or ends its connection alone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pmd_graph::run::RunOptions;
 use pmd_observe::{Code, Owner};
 
 use crate::double::{play, play_of, play_with, registry};
-use crate::ended::play_until;
 use crate::vandal::{MISCHIEF, VandalKind};
 use crate::verified::node;
 
@@ -160,8 +160,8 @@ fn a_load_by_the_clock() {
 #[test]
 fn a_run_that_is_ended_drains() {
     let client = "keys = 40\nduration = \"1h\"";
-    let (report, _) =
-        play_until(&pipeline("", client, ""), &["spinwire_node_verified_bytes_total"]);
+    let options = RunOptions { duration: Some(Duration::from_millis(60)), ..RunOptions::default() };
+    let report = play_with(&pipeline("", client, ""), options);
     assert!(report.ok, "{report}");
     assert!(node(&report, "client").verified_bytes > 0);
     assert_eq!(node(&report, "client").errors, 0);

@@ -5,7 +5,6 @@ mod broken;
 mod callers;
 mod double;
 mod edges;
-mod ended;
 mod keys;
 mod stages;
 mod storage;

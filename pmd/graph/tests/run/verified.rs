@@ -1,10 +1,11 @@
 //! `block-client` and `block-target`: every byte of a file, whatever its size, and nothing that differs.
 
+use std::time::Duration;
+
 use pmd_graph::run::{NodeReport, Report, RunOptions};
 use pmd_observe::{Code, Owner};
 
 use crate::double::{Input, play, play_with};
-use crate::ended::play_until;
 
 /// A file to a target and back, all on one lcore. `device`, `source`, `client` and `target` are more keys of each.
 pub(crate) fn pipeline(
@@ -195,7 +196,8 @@ fn a_flip_beyond_what_is_stored_fails() {
 fn a_run_that_is_ended_reports_what_it_did() {
     let input = Input::new("ended", 100_000);
     let text = pipeline(&input, "", "repeat = 4000000000", "", "");
-    let (report, _) = play_until(&text, &["spinwire_node_verified_bytes_total"]);
+    let options = RunOptions { duration: Some(Duration::from_millis(60)), ..RunOptions::default() };
+    let report = play_with(&text, options);
     assert!(report.ok, "{report}");
     let client = node(&report, "client");
     assert!(client.verified_bytes > 0);
