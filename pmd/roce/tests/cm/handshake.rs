@@ -5,7 +5,7 @@ use core::time::Duration;
 use pmd_roce::cm::message::{Message, RequestPath};
 use pmd_roce::cm::{
     Accept, AnswerError, CmEvent, CmState, ConnParam, Connect, ConnectError, Disconnection,
-    PeerAddress, PortSpace, RejectReason, Route, ServiceId,
+    PeerAddress, PortSpace, PrivateData, RejectReason, Route, ServiceId,
 };
 use pmd_roce::ids::{Gid, PathMtu, Psn, Qpn};
 use pmd_roce::qp::state::{QpState, Transport, check};
@@ -371,4 +371,77 @@ fn a_request_fills_the_fields_of_roce() {
     assert_eq!((path.hop_limit, path.subnet_local, path.sl, path.packet_rate), (64, false, 0, 0));
     assert_eq!((req.alternate, req.local_qkey, req.pkey.0), (None, 0, 0xffff));
     assert_eq!((req.remote_response_timeout, req.local_response_timeout), (20, 20));
+}
+
+/// P25, S0-36, E-07: private data of every length that a message has room for arrives at that length, with nothing but zeros
+/// behind it; one byte more is refused before anything is sent, by the numbers of both.
+#[test]
+fn p25_private_data_of_every_length_arrives_at_its_length() {
+    let bytes: Vec<u8> = (0..=255).map(|at: u8| at | 1).collect();
+    let exact = |data: &PrivateData, len: usize, field: usize, what: &str| {
+        assert_eq!(data.as_bytes().len(), field, "{what}");
+        assert_eq!(data.without_padding(), &bytes[..len], "{what} of {len} bytes");
+    };
+    let mut pair = Pair::new(9);
+    pair.listen();
+    for len in 0..=220 {
+        let [ask, reply, rtu] = [56, 196, 220].map(|room| len.min(room));
+        let client = pair.client.connect(pair.now, &pair.request(&bytes[..ask])).unwrap();
+        pair.settle();
+        let (server, request) = pair.requested();
+        exact(&request.private_data, ask, 56, "REQ");
+        pair.server.accept(pair.now, server, &accept(&bytes[..reply])).unwrap();
+        pair.settle();
+        let CmEvent::Reply(_, _, data) = pair.event(Side::Client) else { panic!("a reply") };
+        exact(&data, reply, 196, "REP");
+        pair.client.establish(client, &bytes[..rtu]).unwrap();
+        pair.settle();
+        let CmEvent::Established(_, Some(data)) = pair.event(Side::Server) else {
+            panic!("an RTU")
+        };
+        exact(&data, rtu, 224, "RTU");
+        pair.client.disconnect(pair.now, client, &bytes[..len]).unwrap();
+        pair.settle();
+        let CmEvent::Disconnected(_, Disconnection::ByPeer(data)) = pair.event(Side::Server) else {
+            panic!("a DREQ")
+        };
+        exact(&data, len, 220, "DREQ");
+        pair.run(Duration::from_secs(5));
+        for side in [Side::Client, Side::Server] {
+            while pair.cm(side).poll_event().is_some() {}
+        }
+        pair.assert_nothing_left(client, server);
+    }
+    for len in 0..=148 {
+        let client = pair.connect();
+        pair.settle();
+        let (server, _) = pair.requested();
+        pair.server.reject(server, RejectReason::CONSUMER, &bytes[..len]).unwrap();
+        pair.settle();
+        let CmEvent::Rejected(_, rejection) = pair.event(Side::Client) else { panic!("a REJ") };
+        exact(&rejection.private_data, len, 148, "REJ");
+        pair.assert_nothing_left(client, server);
+    }
+
+    let refused = pair.client.connect(pair.now, &pair.request(&bytes[..57])).unwrap_err();
+    assert_eq!(refused.to_string(), "57 bytes of private data: REQ has room for 56");
+    assert_eq!(pair.client.poll_transmit(), None);
+    let client = pair.connect();
+    pair.settle();
+    let (server, _) = pair.requested();
+    let refused = pair.server.accept(pair.now, server, &accept(&bytes[..197])).unwrap_err();
+    assert_eq!(refused.to_string(), "197 bytes of private data: REP has room for 196");
+    let refused = pair.server.reject(server, RejectReason::CONSUMER, &bytes[..149]).unwrap_err();
+    assert_eq!(refused.to_string(), "149 bytes of private data: REJ has room for 148");
+    assert_eq!(pair.server.poll_transmit(), None);
+    pair.server.accept(pair.now, server, &accept(&[])).unwrap();
+    pair.settle();
+    let refused = pair.client.establish(client, &bytes[..225]).unwrap_err();
+    assert_eq!(refused.to_string(), "225 bytes of private data: RTU has room for 224");
+    assert_eq!(pair.client.poll_transmit(), None);
+    pair.client.establish(client, &bytes[..224]).unwrap();
+    pair.settle();
+    let refused = pair.client.disconnect(pair.now, client, &bytes[..221]).unwrap_err();
+    assert_eq!(refused.to_string(), "221 bytes of private data: DREQ has room for 220");
+    assert_eq!(pair.client.poll_transmit(), None);
 }
