@@ -1,4 +1,4 @@
-//! `spinwire perf` between two hosts: network namespaces joined by a veth pair.
+//! Measurements and pipelines between two hosts: network namespaces joined by a veth pair.
 //!
 //! These tests make namespaces, so they run as root, and say so otherwise.
 
@@ -124,4 +124,63 @@ fn over_jumbo_frames() {
 fn over_ipv6() {
     measures("six", 1500, ["fd09::1", "fd09::2"], 1024);
     measures("sixjumbo", 9000, ["fd09::1", "fd09::2"], 4096);
+}
+
+/// S0-47, P05: a pipeline between two hosts, whichever way its queue pairs find each other: every byte arrives in packets, and
+/// both reports say which address each end has, as their hosts list it.
+#[test]
+fn s0_47_a_pipeline_between_two_hosts() {
+    let hosts = Hosts::new("edge", 1500);
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = folder.join(format!("edge-{}", std::process::id()));
+    std::fs::write(&file, vec![0x5a; 300_001]).expect("a file to send");
+    let configs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs");
+    let binary = env!("CARGO_BIN_EXE_spinwire");
+    for (connect, near, far) in [
+        ("cm", "10.9.0.1", "10.9.0.2"),
+        ("oob", "10.9.0.1", "10.9.0.2"),
+        ("cm", "fd09::1", "fd09::2"),
+    ] {
+        let at = if far.contains(':') { format!("[{far}]:4801") } else { format!("{far}:4801") };
+        let start = |host, config: &str, node: &str, sets: &[String]| {
+            let config = format!("{configs}/{config}");
+            let all =
+                [format!("node.{node}.connect={connect}"), format!("node.{node}.plaintext=true")];
+            let sets = sets.iter().chain(&all).flat_map(|set| ["--set", set]);
+            hosts.start(
+                host,
+                binary,
+                &["run", &config, "--json"].into_iter().chain(sets).collect::<Vec<_>>(),
+            )
+        };
+        let device = |address: &str| format!("device.soft0.address={address}");
+        let server = [device(far), format!("node.target.listen={at}")];
+        let server = start(2, "quickstart-server.toml", "target", &server);
+        let path = format!("node.source.path={}", file.display());
+        let client = [device(near), format!("node.client.peer={at}"), path];
+        let client = start(1, "quickstart-client.toml", "client", &client);
+        let sent = report(&client.wait_with_output().expect("the client ends"));
+        let served = report(&server.wait_with_output().expect("the server ends"));
+        let node = |report: &Value, name: &str| {
+            let nodes = report["nodes"].as_array().cloned().unwrap_or_default();
+            nodes.into_iter().find(|node| node["name"] == name).expect("the node is told of")
+        };
+        let (client, target) = (node(&sent, "client"), node(&served, "target"));
+        assert_eq!(
+            (&client["verified_bytes"], &client["path"]),
+            (&300_001.into(), &"packet".into())
+        );
+        let (ours, theirs) = (&client["gids"][0], &target["gids"][0]);
+        assert_eq!(
+            (&ours["local"]["address"], &ours["remote"]["address"]),
+            (&near.into(), &far.into())
+        );
+        assert_eq!((&ours["local"], &ours["remote"]), (&theirs["remote"], &theirs["local"]));
+        let listed = hosts.start(1, binary, &["devices", "--json"]).wait_with_output();
+        let listed = report(&listed.expect("it ends"));
+        let gids = listed["devices"][0]["ports"][0]["gids"].as_array().cloned().unwrap_or_default();
+        let index = gids.iter().position(|gid| gid["address"] == near);
+        assert_eq!(ours["local"]["index"].as_u64(), index.map(|index| index as u64), "{connect}");
+    }
+    std::fs::remove_file(&file).expect("it is there");
 }

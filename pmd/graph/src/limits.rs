@@ -102,6 +102,8 @@ pub const STRANGERS_LOGGED: u64 = 8;
 pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lcores of peers of which a node's report keeps the counters apart; those beyond are added up.
 pub const PLACES_MAX: usize = 64;
+/// Pairs of addresses that a node's report names.
+pub const GID_PAIRS_MAX: usize = 16;
 /// Connections of a node that wait for their peers' last words when they end: the others are to the same peers, mostly.
 pub const PARTINGS_MAX: usize = 16;
 /// How long a client that said goodbye may take to close its connection.

@@ -26,7 +26,9 @@ use pmd_wire::udp::{self, LcoreBits, UdpOptions};
 
 use crate::connect::{HostId, PathWish};
 use crate::context::Context;
+use crate::discover::{address_at, index_of};
 use crate::disturb::{Disturb, Disturbance};
+use crate::gid::{RoceVersion, SourceGid};
 use crate::journal::{Journal, JournalReader, journal};
 use crate::mr::RegisterError;
 use crate::provider::Provider;
@@ -62,6 +64,8 @@ pub struct DeviceConfig {
     pub name: String,
     /// Its address; `None` takes the first free loopback address.
     pub address: Option<IpAddr>,
+    /// The index of its address in the table of [`soft_addresses`](crate::soft_addresses).
+    pub gid_index: Option<u32>,
     /// How peers are reached.
     pub wire: WireChoice,
     /// Whether peers of this host may map exported memory; without, they get packets.
@@ -85,6 +89,7 @@ impl Default for DeviceConfig {
         Self {
             name: "soft0".into(),
             address: None,
+            gid_index: None,
             wire: WireChoice::Auto,
             one_copy: true,
             auto_path_mig: false,
@@ -110,6 +115,14 @@ pub enum OpenError {
         device: String,
         /// Why.
         reason: udp::BindError,
+    },
+    /// The GID index cannot be used.
+    #[error("{device}: {reason}")]
+    Gid {
+        /// Name of the device.
+        device: String,
+        /// Why.
+        reason: String,
     },
     /// No memory for the device's own tables.
     #[error("{device}: {reason}")]
@@ -166,7 +179,9 @@ struct Shared {
     lcores: u32,
     path: PathWish,
     auto_path_mig: bool,
-    gid: Gid,
+    source: SourceGid,
+    /// Why that one.
+    reason: &'static str,
     mtu: PathMtu,
     netdev: Option<String>,
     prefix: u32,
@@ -195,7 +210,7 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device")
             .field("name", &self.shared.name)
-            .field("gid", &self.shared.gid)
+            .field("gid", &self.shared.source.gid)
             .finish_non_exhaustive()
     }
 }
@@ -209,6 +224,7 @@ impl Device {
         if config.lcores == 0 || config.lcores > MAX_LCORES {
             return Err(OpenError::Lcores(config.lcores));
         }
+        let config = &with_address(config)?;
         let packets = config.disturb.is_active();
         if packets && config.wire == WireChoice::Shm {
             return Err(OpenError::NoPackets(config.name.clone()));
@@ -253,12 +269,16 @@ impl Device {
             _ if shares && shm.is_some() => PathWish::Any,
             _ => PathWish::Packets,
         };
-        let reason = match config.address {
-            Some(_) => "asked for",
-            None => "the first free loopback address",
+        // A number for people, which nothing depends on.
+        let index = config.gid_index.or_else(|| index_of(gid.ip()).ok().flatten());
+        let source = SourceGid { index, gid, version: RoceVersion::V2 };
+        let reason = match (config.gid_index, config.address) {
+            (Some(_), _) => "its index was asked for",
+            (None, Some(_)) => "asked for",
+            (None, None) => "the first free loopback address",
         };
         let name = &config.name;
-        tracing::debug!("{name}: {} ({reason}), path MTU {mtu}, path {path:?}", gid.ip());
+        tracing::debug!("{name}: {source}: {reason}; path MTU {mtu}, path {path:?}");
         let prefix = shm.as_ref().map_or_else(|| 1 + std::process::id() % 127, Shm::prefix);
         Ok(Self {
             shared: Arc::new(Shared {
@@ -266,7 +286,8 @@ impl Device {
                 lcores: config.lcores,
                 path,
                 auto_path_mig: config.auto_path_mig,
-                gid,
+                source,
+                reason,
                 mtu,
                 netdev,
                 prefix,
@@ -293,7 +314,17 @@ impl Device {
 
     /// Its address.
     pub fn gid(&self) -> Gid {
-        self.shared.gid
+        self.shared.source.gid
+    }
+
+    /// The same with its place in the table that [`soft_addresses`](crate::soft_addresses) had when it was opened.
+    pub fn source(&self) -> SourceGid {
+        self.shared.source
+    }
+
+    /// Why it has this address and no other, in words.
+    pub fn source_reason(&self) -> &'static str {
+        self.shared.reason
     }
 
     /// The largest path MTU that its wire carries.
@@ -343,7 +374,7 @@ impl Device {
         let config = EngineConfig {
             process: self.shared.prefix,
             lcore,
-            gids: vec![self.shared.gid],
+            gids: vec![self.shared.source.gid],
             second_port: Vec::new(),
             seed: pmd_mem::os_entropy(),
             auto_path_mig: self.shared.auto_path_mig,
@@ -477,6 +508,16 @@ impl Device {
             tracing::warn!("{}: {error}", self.name());
         }
     }
+}
+
+/// The same, with the address that its index means.
+fn with_address(config: &DeviceConfig) -> Result<DeviceConfig, OpenError> {
+    let Some(index) = config.gid_index else { return Ok(config.clone()) };
+    let gid = |reason| OpenError::Gid { device: config.name.clone(), reason };
+    let found = address_at(index, config.address)
+        .map_err(|error| gid(format!("the kernel does not tell its addresses: {error}")))?;
+    let address = found.map_err(|error| gid(error.to_string()))?;
+    Ok(DeviceConfig { address: Some(address), ..config.clone() })
 }
 
 fn memory_table(config: &DeviceConfig) -> Result<(Arc<MemoryTable>, Region), OpenError> {

@@ -7,7 +7,7 @@ use pmd_roce::ids::{Gid, PathMtu};
 use pmd_wire::udp::{self, Claim, LocalAddress};
 
 use crate::attr::PortState;
-use crate::gid::{GidChoice, GidEntry, GidTable, RoceVersion};
+use crate::gid::{GidChoice, GidEntry, GidError, GidTable, RoceVersion};
 
 /// An address on which a software NIC can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +50,49 @@ pub struct SoftAddresses {
 /// When the kernel does not tell.
 pub fn soft_addresses() -> io::Result<SoftAddresses> {
     Ok(list(&udp::local_addresses()?, &udp::claims()))
+}
+
+/// The address that an index of the table means, free or not.
+///
+/// # Errors
+/// The outer one when the kernel does not tell its addresses, the inner one when the index means none, or means another
+/// than `address`.
+pub(crate) fn address_at(
+    index: u32,
+    address: Option<IpAddr>,
+) -> io::Result<Result<IpAddr, GidError>> {
+    let found = list(&udp::local_addresses()?, &udp::unnamed_claims());
+    Ok(found.at(index, address))
+}
+
+/// The index of an address, where the table has it.
+///
+/// # Errors
+/// When the kernel does not tell its addresses.
+pub(crate) fn index_of(address: IpAddr) -> io::Result<Option<u32>> {
+    Ok(list(&udp::local_addresses()?, &udp::unnamed_claims()).index_of(address))
+}
+
+impl SoftAddresses {
+    /// The address that an index means, free or not; it must be `address` where that is given as well.
+    ///
+    /// # Errors
+    /// [`GidError`].
+    pub fn at(&self, index: u32, address: Option<IpAddr>) -> Result<IpAddr, GidError> {
+        let entries: Vec<GidEntry> = self.addresses.iter().map(|one| one.gid.clone()).collect();
+        let len = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+        let gid = GidTable { len, entries }.choose(Some(index))?.gid.ip();
+        match address {
+            Some(address) if address != gid => Err(GidError::Elsewhere { index, gid, address }),
+            _ => Ok(gid),
+        }
+    }
+
+    /// The index of an address.
+    pub fn index_of(&self, address: IpAddr) -> Option<u32> {
+        let entry = self.addresses.iter().find(|one| one.gid.gid == Gid::from(address));
+        entry.map(|one| one.gid.index)
+    }
 }
 
 fn list(local: &[LocalAddress], claims: &[Claim]) -> SoftAddresses {
@@ -160,6 +203,22 @@ mod tests {
         // ::1 reaches this host only, but eth1 is down and fe80::2 is of one link.
         assert_eq!(found.choice.unwrap().index, 2);
         assert_eq!(found.auto, Some(Ipv4Addr::new(127, 0, 0, 3)));
+    }
+
+    /// P05: an index means the entry that is listed, also one that is taken, and must not contradict an address.
+    #[test]
+    fn p05_an_index_means_the_entry_that_is_listed() {
+        let found = list(&machine(), &[claim("127.0.0.2", None), claim("10.7.0.2", None)]);
+        let at = |index, address: Option<&str>| {
+            found.at(index, address.map(|address| address.parse().unwrap()))
+        };
+        let (eth0, lo2) = (IpAddr::from([10, 7, 0, 2]), IpAddr::from([127, 0, 0, 2]));
+        assert_eq!((at(1, None), at(1, Some("10.7.0.2"))), (Ok(eth0), Ok(eth0)));
+        assert_eq!((at(5, None), found.index_of(lo2)), (Ok(lo2), Some(5)));
+        assert_eq!(at(6, None), Err(GidError::OutOfRange { index: 6, len: 6 }));
+        let both = at(1, Some("::1")).unwrap_err().to_string();
+        assert!(both.starts_with("gid_index = 1 is 10.7.0.2, and address = \"::1\""), "{both}");
+        assert_eq!(found.index_of(IpAddr::from([127, 0, 0, 9])), None, "nobody has it");
     }
 
     /// The kernel's own driver has the wildcard.

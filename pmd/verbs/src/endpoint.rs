@@ -11,6 +11,8 @@ use std::sync::Arc;
 use pmd_mem::Region;
 use pmd_observe::why::{End, Request};
 
+use crate::gid::GidPair;
+
 mod double;
 mod meeting;
 mod options;
@@ -323,6 +325,11 @@ pub trait Endpoint {
 
     /// How bytes reach the peer: `local`, `packet`, or as the device calls it. Known once connected.
     fn path(&self) -> &'static str;
+
+    /// The addresses of both ends, where the device has a GID table. Known once connected.
+    fn gids(&self) -> Option<GidPair> {
+        None
+    }
 }
 
 /// An endpoint that is not connected yet: receives can be posted, the peer cannot reach it.

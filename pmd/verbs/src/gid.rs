@@ -135,6 +135,42 @@ pub struct GidChoice {
     pub reason: String,
 }
 
+/// The address that one end of a connection sends from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceGid {
+    /// Its index in the GID table of that end's port; none where the end does not tell.
+    pub index: Option<u32>,
+    /// The GID.
+    pub gid: Gid,
+    /// How its packets look.
+    pub version: RoceVersion,
+}
+
+impl fmt::Display for SourceGid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { index, gid, version } = self;
+        match index {
+            Some(index) => write!(f, "GID {index}, {} ({version})", gid.ip()),
+            None => write!(f, "{} ({version})", gid.ip()),
+        }
+    }
+}
+
+/// The addresses of both ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidPair {
+    /// This end's.
+    pub local: SourceGid,
+    /// The peer's, as it says.
+    pub remote: SourceGid,
+}
+
+impl fmt::Display for GidPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.local, self.remote)
+    }
+}
+
 /// Why there is no entry to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GidError {
@@ -155,6 +191,18 @@ pub enum GidError {
     /// No entry holds a GID.
     #[error("the port has no GID: give its network interface an IP address")]
     NoGid,
+    /// An address was asked for as well, which is another entry's.
+    #[error(
+        "gid_index = {index} is {gid}, and address = \"{address}\" another: leave out one of both"
+    )]
+    Elsewhere {
+        /// Index asked for.
+        index: u32,
+        /// The address that it means.
+        gid: IpAddr,
+        /// The address asked for.
+        address: IpAddr,
+    },
 }
 
 impl GidTable {

@@ -8,6 +8,7 @@ use pmd_lcore::{Clock, pin};
 use pmd_observe::why::End;
 use pmd_verbs::Device;
 use pmd_verbs::connect::Hello;
+use pmd_verbs::gid::GidPair;
 use serde::{Deserialize, Serialize};
 
 use super::bandwidth::{self, Volley};
@@ -100,6 +101,8 @@ pub(super) enum Reply {
 pub(super) struct Facts {
     pub(super) hellos: Vec<Hello>,
     pub(super) path: &'static str,
+    /// The addresses of both ends.
+    pub(super) gids: Option<GidPair>,
     pub(super) mtu: u32,
     pub(super) qp_bytes: u64,
     pub(super) end: End,
@@ -187,6 +190,11 @@ fn live<T: Flavour>(seat: Seat, params: &Params, line: &Line) -> Result<(), Fail
     line.say(Reply::Connected(Box::new(Facts {
         hellos: ends.hellos.clone(),
         path: ends.path,
+        gids: ends
+            .hellos
+            .first()
+            .zip(peers.first())
+            .map(|(ours, theirs)| GidPair { local: ours.source(), remote: theirs.source() }),
         mtu: ends.mtu.bytes_u32(),
         qp_bytes: ends.view().map_or(0, |view| view.memory_bytes as u64),
         end: ends.evidence(None),

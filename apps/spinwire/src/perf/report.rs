@@ -1,7 +1,9 @@
 //! What a measurement came to, for people and for programs.
 
+use pmd_graph::run::GidReport;
 use pmd_observe::report::{BytesPerSecond, Nanos};
 use pmd_observe::{Latency, Snapshot, Verdict};
+use pmd_verbs::gid::GidPair;
 use serde_json::{Map, Value, json};
 
 use super::lcore::Step;
@@ -19,6 +21,8 @@ pub(super) struct Setting {
     /// Whether nobody on the way could read what they told each other.
     pub(super) sealed: bool,
     pub(super) path: &'static str,
+    /// The addresses of this end and of the other.
+    pub(super) gids: Option<GidPair>,
     pub(super) mtu: u32,
     pub(super) qp_bytes: u64,
     /// CPUs of client and server.
@@ -164,6 +168,9 @@ pub(super) fn heading(params: &Params, setting: &Setting) -> String {
         params.buffers,
         if params.events { ", events" } else { "" },
     ));
+    if let Some(GidPair { local, remote }) = setting.gids {
+        text.push_str(&format!("this end at {local}, the other at {remote}\n"));
+    }
     text.push_str(&columns(params));
     text
 }
@@ -320,6 +327,7 @@ pub(super) fn object(
     put("faults", json!({ "local": local, "remote": remote }));
     put("connect", json!(setting.map(|setting| setting.connect)));
     put("sealed", json!(setting.map(|setting| setting.sealed)));
+    put("gids", json!(setting.and_then(|setting| setting.gids).as_ref().map(GidReport::from)));
     put("packets_by", json!(setting.and_then(|setting| setting.packets_by)));
     put("evidence", json!(halves.evidence));
     put("verdict", json!(verdict));

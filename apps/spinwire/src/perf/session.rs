@@ -559,7 +559,7 @@ fn merged(facts: Vec<Facts>) -> Facts {
     let end = together(facts.iter().map(|facts| facts.end.clone()).collect(), None);
     match facts.into_iter().next() {
         Some(first) => Facts { end, ..first },
-        None => Facts { hellos: Vec::new(), path: "none", mtu: 0, qp_bytes: 0, end },
+        None => Facts { hellos: Vec::new(), path: "none", gids: None, mtu: 0, qp_bytes: 0, end },
     }
 }
 

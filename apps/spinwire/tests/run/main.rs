@@ -4,6 +4,7 @@ mod bench;
 mod cores;
 mod discovery;
 mod files;
+mod gids;
 mod keys;
 mod killed;
 mod lab;

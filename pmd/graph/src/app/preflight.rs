@@ -55,7 +55,18 @@ pub fn fit(pipeline: &Pipeline) -> Fit {
     let plan = &pipeline.plan;
     let mut fit = plan.fit(&pipeline.machine);
     for device in &plan.devices {
-        let has_packets = device.kind == "soft" && device.settings.text("wire") != "shm";
+        if device.kind != "soft" {
+            continue;
+        }
+        let len = pipeline.machine.addresses.len();
+        if let Some(index) = device.gid_index().filter(|index| len > 0 && *index >= len) {
+            let name = &device.name;
+            fit.problems.push(Problem {
+                what: format!("device `{name}`: gid_index = {index}: the GID table has {len} entries; `spinwire devices` lists them"),
+                fixes: vec![format!("--set device.{name}.gid_index=auto")],
+            });
+        }
+        let has_packets = device.settings.text("wire") != "shm";
         let Some(address) = device.address().filter(|_| has_packets) else { continue };
         // Any port: whether its own is free is seen when it runs, and may change until then.
         let Err(error) = UdpSocket::bind((address, 0)) else { continue };

@@ -63,10 +63,18 @@ pub(super) fn device_kind() -> Key {
     Key::text("kind", "soft, verbs or doca").required()
 }
 
+/// Which source address.
+fn gid_index(what: &'static str) -> Key {
+    Key::count("gid_index", 0..=u64::from(u16::MAX), what).or_auto()
+}
+
 /// The software NIC.
 pub(crate) fn soft() -> DeviceSchema {
     let keys = [
         Key::new("address", Form::Address, "the address it answers to").or_auto(),
+        gid_index(
+            "the address it answers to, by its index in the GID table that `spinwire devices` lists",
+        ),
         Key::word("wire", &["auto", "shm", "udp"], "how frames and memory reach the peer")
             .not_in_this_build(&["xdp", "dpdk"])
             .default("auto"),
@@ -89,7 +97,7 @@ pub(crate) fn soft() -> DeviceSchema {
 pub(crate) fn absent_devices() -> Vec<DeviceSchema> {
     let verbs = [
         Key::text("name", "the NIC, as in mlx5_0").required(),
-        Key::count("gid_index", 0..=u64::from(u16::MAX), "index into the GID table").or_auto(),
+        gid_index("index into the GID table"),
     ];
     let doca = [
         Key::text("library", "auto, emulator, or the directory of the libraries").default("auto"),

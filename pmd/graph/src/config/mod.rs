@@ -87,6 +87,14 @@ impl Device {
             _ => None,
         }
     }
+
+    /// The index of its address in the GID table; `None`: none was asked for.
+    pub fn gid_index(&self) -> Option<usize> {
+        match self.settings.value("gid_index") {
+            Some(schema::Value::Count(index)) => usize::try_from(*index).ok(),
+            _ => None,
+        }
+    }
 }
 
 /// One `[[lcore]]`.

@@ -267,6 +267,16 @@ fn device(
         );
         return None;
     }
+    if let (Some(Value::Address(_)), Some(Value::Count(index)), Some(at)) =
+        (settings.value("address"), settings.value("gid_index"), settings.span("gid_index"))
+    {
+        report.push(
+            Diagnostic::error(format!("{what} has both an address and the index of one"))
+                .at(at, format!("entry {index} of the GID table, whatever its address is"))
+                .help("leave out one of both"),
+        );
+        return None;
+    }
     Some(Device { name: name.to_owned(), kind: schema.kind(), settings, span })
 }
 

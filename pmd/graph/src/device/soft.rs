@@ -47,6 +47,7 @@ impl DeviceKind for Soft {
         let config = DeviceConfig {
             name: request.name.to_owned(),
             address: settings.address_opt("address"),
+            gid_index: settings.count_opt("gid_index").and_then(|index| u32::try_from(index).ok()),
             wire: match settings.text("wire") {
                 "shm" => WireChoice::Shm,
                 "udp" => WireChoice::Udp,
@@ -70,11 +71,14 @@ impl DeviceKind for Soft {
         };
         let device = pmd_verbs::Device::open(&config).map_err(|error| match error {
             OpenError::Address { .. }
+            | OpenError::Gid { .. }
             | OpenError::Memory { .. }
             | OpenError::SharedMemory { .. } => DeviceError::Unfit(error.to_string()),
             OpenError::NoPackets(_) => DeviceError::Contradiction(error.to_string()),
             error => DeviceError::Refused(error.to_string()),
         })?;
+        let (name, source) = (request.name, device.source());
+        tracing::info!("device `{name}`: {source}: {}", device.source_reason());
         Ok(Arc::new(Open { device }))
     }
 }

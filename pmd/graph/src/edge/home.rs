@@ -10,8 +10,9 @@ use pmd_lcore::StatsReader;
 use pmd_observe::Snapshot;
 use pmd_observe::why::End;
 use pmd_verbs::connect::{Channel, Inquiry, Message};
+use pmd_verbs::gid::GidPair;
 
-use crate::limits::{PARTINGS_MAX, PLACES_MAX};
+use crate::limits::{GID_PAIRS_MAX, PARTINGS_MAX, PLACES_MAX};
 
 /// What all connections of a node share: a name, an lcore, and what their peers have told. A cheap handle.
 #[derive(Clone)]
@@ -33,6 +34,8 @@ struct Told {
     /// Connections that have ended, and wait for their peers' last words.
     parting: Vec<(Channel, Inquiry)>,
     partings: usize,
+    /// The addresses of connections, each pair once.
+    gids: Vec<GidPair>,
 }
 
 impl fmt::Debug for Home {
@@ -80,6 +83,22 @@ impl Home {
             }
             told.places.insert(end.place.clone(), [end.before.clone(), end.after.clone()]);
         }
+    }
+
+    /// Keeps the addresses of a connection.
+    pub(super) fn meets(&self, gids: Option<GidPair>) {
+        let mut told = self.told.borrow_mut();
+        if let Some(pair) = gids
+            && told.gids.len() < GID_PAIRS_MAX
+            && !told.gids.contains(&pair)
+        {
+            told.gids.push(pair);
+        }
+    }
+
+    /// The addresses of its connections, each pair once, in the order in which they were met.
+    pub(crate) fn gids(&self) -> Vec<GidPair> {
+        self.told.borrow().gids.clone()
     }
 
     /// Waits for a peer's last words, for as long as `inquiry` does, where not too many were waited for already: they would

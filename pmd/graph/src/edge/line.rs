@@ -127,6 +127,7 @@ impl Line {
     /// A connection that was made just now.
     pub fn new(endpoint: Box<dyn Endpoint>, channel: Channel, peer: Peer, home: Home) -> Self {
         let stall = Stall::new(home.stall());
+        home.meets(endpoint.gids());
         let inquest = Box::new(Inquest::open(home, &*endpoint));
         Self {
             endpoint,

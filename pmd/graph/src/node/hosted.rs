@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 
 use pmd_lcore::{Doorbells, NodeState};
 use pmd_observe::{Latency, Snapshot};
+use pmd_verbs::gid::GidPair;
 
 use super::record::Counts;
 use super::{Node, Record, Recoveries, Turn};
@@ -22,6 +23,8 @@ pub(crate) struct NodeResult {
     /// From its first message to its last.
     pub(crate) active_ns: u64,
     pub(crate) path: Option<&'static str>,
+    /// The addresses of its connections, each pair once.
+    pub(crate) gids: Vec<GidPair>,
     pub(crate) recoveries: Recoveries,
     /// Offsets of stored bytes that a fault has changed.
     pub(crate) flipped: Vec<u64>,
@@ -149,6 +152,7 @@ impl pmd_lcore::Node for Hosted {
             latency: latency.latency(),
             active_ns: began.map_or(0, |began| last.saturating_sub(began)),
             path: *path,
+            gids: self.place.home.gids(),
             recoveries: *recoveries,
             flipped: flipped.clone(),
             counters: self.place.counters(),

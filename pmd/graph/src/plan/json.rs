@@ -6,6 +6,7 @@ use pmd_mem::Rung;
 use serde_json::{Value, json};
 
 use super::fit::Fit;
+use super::path::GidPlan;
 use super::{NodePlan, Plan};
 use crate::config::Peer;
 use crate::config::retry::Retry;
@@ -36,6 +37,12 @@ impl Plan {
                 "interface": path.as_ref().map(|path| path.interface.as_str()),
                 "interface_mtu": path.as_ref().map(|path| path.interface_mtu),
                 "path_mtu": path.as_ref().map(|path| path.path_mtu),
+                "gid": path.as_ref().map(|path| json!({
+                    "index": path.gid.index,
+                    "address": path.gid.address,
+                    "type": GidPlan::TYPE.to_string(),
+                    "reason": path.gid.reason,
+                })),
                 "settings": settings(device.settings.iter().filter(|(key, _)| *key != "kind")),
             })).collect::<Vec<_>>(),
             "lcores": self.lcores.iter().map(|lcore| json!({

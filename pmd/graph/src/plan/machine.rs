@@ -5,7 +5,7 @@
 //! limit.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use pmd_lcore::Topology;
@@ -88,8 +88,11 @@ pub struct Machine {
     pub thp: bool,
     /// RLIMIT_MEMLOCK in bytes; `None`: unlimited.
     pub memlock: Option<u64>,
-    /// The addresses that it has; none where the kernel does not tell.
+    /// The addresses that it has, in the order of the GID table that `spinwire devices` lists; none where the kernel does not
+    /// tell.
     pub addresses: Vec<Address>,
+    /// The address that a device takes which names none; `None` where it is not known.
+    pub auto_address: Option<Ipv4Addr>,
 }
 
 impl Machine {
@@ -100,24 +103,26 @@ impl Machine {
     pub fn detect() -> Result<Self, TopologyError> {
         let topology = Topology::detect()?;
         let root = Path::new("/");
+        let (addresses, auto_address) = addresses();
         Ok(Self {
             numa: numa(root, &topology),
             available: available(root),
             thp: ladder::thp_offered(),
             memlock: memlock_limit(),
-            addresses: addresses(),
+            addresses,
+            auto_address,
             held: cores::holders(&topology),
             topology,
         })
     }
 }
 
-fn addresses() -> Vec<Address> {
+fn addresses() -> (Vec<Address>, Option<Ipv4Addr>) {
     let found = match soft_addresses() {
-        Ok(found) => found.addresses,
+        Ok(found) => found,
         Err(error) => {
             tracing::warn!("the addresses of this machine are not known: {error}");
-            Vec::new()
+            return (Vec::new(), None);
         }
     };
     let address = |it: SoftAddress| Address {
@@ -126,7 +131,7 @@ fn addresses() -> Vec<Address> {
         interface_mtu: it.interface_mtu,
         path_mtu: it.active_mtu.map(PathMtu::bytes_u32),
     };
-    found.into_iter().map(address).collect()
+    (found.addresses.into_iter().map(address).collect(), found.auto)
 }
 
 /// The memory of each node of `topology`, from the `proc` and `sys` under `root`.

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use pmd_observe::report::{Align, Bytes, Nanos, Table};
 
 use super::fit::Fit;
+use super::path::GidPlan;
 use super::{NodePlan, Plan};
 use crate::config::Peer;
 use crate::config::retry::{Retry, milliseconds};
@@ -87,14 +88,23 @@ impl Plan {
             ("packets by", Align::Left),
             ("ip mtu", Align::Right),
             ("path mtu", Align::Right),
+            ("gid", Align::Right),
+            ("address", Align::Left),
+            ("type", Align::Left),
+            ("chosen", Align::Left),
         ]);
         for (device, path) in self.devices.iter().zip(&self.paths) {
             let Some(path) = path else { continue };
+            let gid = &path.gid;
             table.row([
                 device.name.clone(),
                 path.interface.clone(),
                 path.interface_mtu.to_string(),
                 format!("up to {}", path.path_mtu),
+                gid.index.map_or_else(|| "-".to_owned(), |index| index.to_string()),
+                gid.address.map_or_else(|| "auto".to_owned(), |address| address.to_string()),
+                GidPlan::TYPE.to_string(),
+                gid.reason.clone(),
             ]);
         }
         table

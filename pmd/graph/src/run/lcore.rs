@@ -180,6 +180,7 @@ impl Start {
             latency: Latency::default(),
             active_ns: 0,
             path: None,
+            gids: Vec::new(),
             recoveries: Recoveries::default(),
             flipped: Vec::new(),
             counters: None,

@@ -36,7 +36,9 @@ use lcore::Ties;
 use watch::End;
 
 pub use memory::RegionReport;
-pub use report::{BothCounters, CounterReport, FaultReport, LcoreReport, NodeReport, Report};
+pub use report::{
+    BothCounters, CounterReport, FaultReport, GidOfEnd, GidReport, LcoreReport, NodeReport, Report,
+};
 pub use watch::Progress;
 
 /// What a run is asked for beside its plan.

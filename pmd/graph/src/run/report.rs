@@ -1,6 +1,7 @@
 //! What a run came to.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use pmd_lcore::Stats;
@@ -9,6 +10,7 @@ use pmd_observe::report::{
 };
 use pmd_observe::why::{Evidence, FaultHits};
 use pmd_observe::{Latency, Snapshot, Verdict};
+use pmd_verbs::gid::{GidPair, SourceGid};
 use serde::Serialize;
 
 use super::memory::RegionReport;
@@ -124,10 +126,54 @@ pub struct NodeReport {
     pub latency_ns: Latency,
     /// How its bytes reached the peer: `local`, `packet`, or as the device calls it; null without an edge.
     pub path: Option<String>,
+    /// The addresses of its connections: each pair of this end's and a peer's once.
+    pub gids: Vec<GidReport>,
     /// Its connections that broke and came back.
     pub recoveries: RecoveryReport,
     /// Counters of both sides of its connections; null without a device.
     pub counters: Option<BothCounters>,
+}
+
+/// The addresses of both ends of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GidReport {
+    /// This end's.
+    pub local: GidOfEnd,
+    /// The peer's.
+    pub remote: GidOfEnd,
+}
+
+/// The address that one end of a connection sends from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GidOfEnd {
+    /// Its index in the GID table of that end; null where the end did not tell.
+    pub index: Option<u32>,
+    /// The address.
+    pub address: IpAddr,
+    /// How its packets look.
+    #[serde(rename = "type")]
+    pub version: String,
+}
+
+impl From<&GidPair> for GidReport {
+    fn from(pair: &GidPair) -> Self {
+        Self { local: pair.local.into(), remote: pair.remote.into() }
+    }
+}
+
+impl From<SourceGid> for GidOfEnd {
+    fn from(SourceGid { index, gid, version }: SourceGid) -> Self {
+        Self { index, address: gid.ip(), version: version.to_string() }
+    }
+}
+
+impl fmt::Display for GidOfEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(index) = self.index {
+            write!(f, "GID {index}, ")?;
+        }
+        write!(f, "{} ({})", self.address, self.version)
+    }
 }
 
 /// Connections that broke and came back.
@@ -182,6 +228,7 @@ impl NodeReport {
             errors: 0,
             latency_ns: Latency::default(),
             path: None,
+            gids: Vec::new(),
             recoveries: RecoveryReport::default(),
             counters: None,
         }
@@ -201,6 +248,7 @@ impl NodeReport {
             errors: counts.errors,
             latency_ns: result.latency,
             path: result.path.map(str::to_owned),
+            gids: result.gids.iter().map(GidReport::from).collect(),
             recoveries: RecoveryReport::of(&result.recoveries),
             counters: result.counters.as_ref().map(|counters| BothCounters {
                 local: counters.local.clone().into(),
@@ -230,6 +278,11 @@ impl fmt::Display for Report {
     /// For a terminal: a table of nodes, one of lcores, the memory, and the verdict.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.node_table())?;
+        for node in &self.nodes {
+            for GidReport { local, remote } in &node.gids {
+                writeln!(f, "{} at {local}, its peer at {remote}", node.name)?;
+            }
+        }
         for node in self.nodes.iter().filter(|node| node.recoveries.count > 0) {
             let RecoveryReport { count, last_ms, max_ms } = node.recoveries;
             let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };

@@ -84,6 +84,7 @@ pub(crate) fn machine(cpus: &[(usize, usize)], numa: Vec<NumaMemory>) -> Machine
             interface_mtu: 65_536,
             path_mtu: Some(4096),
         }],
+        auto_address: Some(std::net::Ipv4Addr::LOCALHOST),
     }
 }
 

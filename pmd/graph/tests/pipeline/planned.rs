@@ -2,7 +2,7 @@
 
 use insta::{assert_json_snapshot, assert_snapshot};
 use pmd_graph::plan::Plan;
-use pmd_graph::plan::machine::{Machine, Pool};
+use pmd_graph::plan::machine::{Address, Machine, Pool};
 use pmd_mem::Rung;
 use pmd_verbs::CpuHolder;
 use serde_json::json;
@@ -268,5 +268,47 @@ fn p10_locked_memory() {
         plan(QUICKSTART, &["memory.size=64MiB", "memory.memlock=strict"], &limited)
             .fit(&limited)
             .fits()
+    );
+}
+
+/// P05, S0-47: a plan says which address packets come from, its index and type, and why; an index means the entry that
+/// `spinwire devices` lists.
+#[test]
+fn p05_a_plan_shows_the_gid_and_why() {
+    let mut two = laptop();
+    let eth0 = Address {
+        ip: [10, 7, 0, 2].into(),
+        interface: "eth0".into(),
+        interface_mtu: 1500,
+        path_mtu: Some(1024),
+    };
+    two.addresses.push(eth0);
+    let shown = |sets: &[&str]| {
+        let plan = plan(QUICKSTART, sets, &two);
+        let text = plan.to_text(&plan.fit(&two));
+        let gid = plan.to_json(&plan.fit(&two))["devices"][0]["gid"].clone();
+        (gid, text)
+    };
+    let (gid, text) = shown(&[]);
+    let first = "the first free loopback address, toward peers of this host";
+    assert_eq!(
+        gid,
+        json!({ "index": 0, "address": "127.0.0.1", "type": "RoCE v2", "reason": first })
+    );
+    assert!(text.contains(first), "{text}");
+    let (gid, text) = shown(&["device.soft0.gid_index=1"]);
+    let asked = "gid_index = 1 was asked for";
+    assert_eq!(
+        gid,
+        json!({ "index": 1, "address": "10.7.0.2", "type": "RoCE v2", "reason": asked })
+    );
+    assert!(text.contains("eth0") && text.contains("up to 1024"), "{text}");
+    let (gid, _) = shown(&["device.soft0.address=127.9.9.9"]);
+    assert_eq!((&gid["index"], &gid["reason"]), (&json!(null), &json!("asked for")));
+    let both = ["device.soft0.gid_index=1", "device.soft0.address=10.7.0.2"];
+    let refused = parse(QUICKSTART, &both, &[]).unwrap_err().to_string();
+    assert!(
+        refused.contains("device `soft0` has both an address and the index of one"),
+        "{refused}"
     );
 }

@@ -8,7 +8,7 @@ use pmd_wire::shm::Nonce;
 
 use super::ways::Ways;
 use crate::endpoint::ConnectError;
-use crate::gid::RoceVersion;
+use crate::gid::{RoceVersion, SourceGid};
 
 /// Version of the layout below; a peer with another one is refused by name.
 pub const HELLO_VERSION: u16 = 2;
@@ -17,6 +17,8 @@ pub const HELLO_VERSION: u16 = 2;
 const MAGIC: [u8; 4] = *b"SPWR";
 /// Bytes before the private data.
 const FIXED: usize = 96;
+/// In place of an index in a GID table: there is none.
+const NO_INDEX: u16 = u16::MAX;
 /// Longest private data.
 const MAX_PRIVATE: usize = 4096;
 
@@ -99,6 +101,8 @@ pub struct Hello {
     pub nonce: Option<Nonce>,
     /// How packets of [`Hello::gid`] look.
     pub roce: RoceVersion,
+    /// Where [`Hello::gid`] is in the table of its port, for reports.
+    pub gid_index: Option<u32>,
     /// The ways in which this side's device can be reached.
     pub ways: Ways,
     /// The queue pairs meet by the connection manager: in the answer, the port where it listens.
@@ -137,6 +141,11 @@ pub struct Speaker {
 }
 
 impl Hello {
+    /// The address that it names.
+    pub fn source(&self) -> SourceGid {
+        SourceGid { index: self.gid_index, gid: self.gid, version: self.roce }
+    }
+
     /// Who says it.
     pub fn speaker(&self) -> Speaker {
         let Self { transport, host, pid, nonce, .. } = *self;
@@ -181,7 +190,8 @@ impl Hello {
         out.push(self.ways.bits());
         out.extend([u8::from(self.manager.is_some()), 0]);
         out.extend(self.manager.unwrap_or_default().to_be_bytes());
-        out.extend([0; 2]);
+        let index = self.gid_index.and_then(|index| u16::try_from(index).ok());
+        out.extend(index.unwrap_or(NO_INDEX).to_be_bytes());
         out.extend(u32::try_from(self.private.len()).unwrap_or(0).to_be_bytes());
         debug_assert_eq!(out.len(), FIXED);
         out.extend(&self.private);
@@ -240,6 +250,7 @@ impl Hello {
                 2 => RoceVersion::V2,
                 _ => return Err(ConnectError::Malformed("unknown version of RoCE")),
             },
+            gid_index: be16(fixed, 90).filter(|index| *index != NO_INDEX).map(u32::from),
             ways: Ways::from_bits(fixed[85]),
             manager: match fixed[86] {
                 0 => None,
@@ -304,6 +315,7 @@ mod tests {
             pid: 42,
             nonce: Some(Nonce([5; 16])),
             roce: RoceVersion::V2,
+            gid_index: Some(3),
             ways: Ways::ROCE_V2_IPV6,
             manager: Some(4791),
             private: b"region".to_vec(),
@@ -314,7 +326,8 @@ mod tests {
     fn a_hello_survives_the_channel() {
         let hello = sample();
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello.clone()));
-        let apart = Hello { nonce: None, manager: None, roce: RoceVersion::V1, ..hello };
+        let apart =
+            Hello { nonce: None, manager: None, roce: RoceVersion::V1, gid_index: None, ..hello };
         assert_eq!(Hello::decode(&apart.encode()), Ok(apart));
     }
 

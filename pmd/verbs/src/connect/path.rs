@@ -33,6 +33,7 @@ impl Context {
             nonce: device.nonce(),
             // Other frames it neither sends nor takes.
             roce: RoceVersion::V2,
+            gid_index: device.source().index,
             ways: Ways::of(device.gid(), RoceVersion::V2, device.path()),
             manager: None,
             private: Vec::new(),

@@ -31,6 +31,7 @@ use crate::connect::{Hello, Speaker};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::evidence::failed_request;
+use crate::gid::{GidPair, SourceGid};
 use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::provider::{Provider, QpAt};
@@ -129,6 +130,8 @@ pub struct QueuePairEndpoint {
     pub(super) hello: Hello,
     /// Which process the peer is, once it was met.
     pub(super) peer: Option<Speaker>,
+    /// Where the peer was met last.
+    pub(super) remote: Option<SourceGid>,
     caps: Caps,
     /// What is in flight: no more than the depth, whatever the queues have room for, so that the completion queue holds
     /// what can complete.
@@ -182,6 +185,7 @@ impl QueuePairEndpoint {
             options: *options,
             hello,
             peer: None,
+            remote: None,
             caps,
             account,
             ended: VecDeque::new(),
@@ -632,5 +636,9 @@ impl Endpoint for QueuePairEndpoint {
 
     fn path(&self) -> &'static str {
         self.path
+    }
+
+    fn gids(&self) -> Option<GidPair> {
+        Some(GidPair { local: self.hello.source(), remote: self.remote? })
     }
 }

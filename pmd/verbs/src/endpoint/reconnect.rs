@@ -154,6 +154,7 @@ impl QueuePairEndpoint {
         self.qp.modify(by, &rtr, mask)?;
         let shares_memory = path.link.is_some();
         self.peer.get_or_insert_with(|| peer.speaker());
+        self.remote = Some(peer.source());
         self.connected(shares_memory);
         Ok(shares_memory)
     }

@@ -183,3 +183,42 @@ fn s0_37_reads_and_atomics_are_negotiated_down() {
     let expected = "READs and atomics served at a time: this side has 4, the peer 9 outstanding";
     assert_eq!(error, expected);
 }
+
+/// S0-41, S0-47, S1-24, S2-20: number, first PSN and address cross any channel that an app brings, here a line of text, with the
+/// app's own bytes at their length; each end then sends to what the other has said, and expects what that begins with.
+#[test]
+fn s0_41_connection_data_crosses_any_channel() {
+    let config = DeviceConfig { wire: WireChoice::Udp, ..DeviceConfig::default() };
+    let device = Device::open(&DeviceConfig { lcores: 2, ..config }).unwrap();
+    let cxs = [device.context(0).unwrap(), device.context(1).unwrap()];
+    let as_text =
+        |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let as_bytes = |text: String| -> Vec<u8> {
+        let digits = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+        (0..text.len()).step_by(2).map(digits).collect()
+    };
+    for own in [&b""[..], b"\0", b"what the app says\0\0", &[9; 4096]] {
+        let options = EndpointOptions::default();
+        let [mut a, mut b] = [0, 1].map(|at| cxs[at].prepare(&options).unwrap());
+        let ask = as_bytes(as_text(a.hello(own)));
+        assert_eq!(b.connect(&ask).unwrap(), own);
+        let answer = as_bytes(as_text(b.hello(own)));
+        assert_eq!(a.connect(&answer).unwrap(), own);
+        let [ask, answer] = [&ask, &answer].map(|bytes| Hello::decode(bytes).unwrap());
+        let [a, b] = [a, b].map(|pending| Box::new(pending).into_endpoint());
+        for (end, ours, theirs) in [(&a, &ask, &answer), (&b, &answer, &ask)] {
+            let qp = end.evidence().qp;
+            assert_eq!((qp.qpn, qp.dest_qpn), (Some(ours.qpn.value()), Some(theirs.qpn.value())));
+            assert_eq!((qp.sq_psn, qp.rq_psn), (Some(ours.psn.value()), Some(theirs.psn.value())));
+            let gids = end.gids().unwrap();
+            assert_eq!((gids.local, gids.remote), (ours.source(), theirs.source()));
+            assert_eq!((ours.gid, ours.roce), (device.gid(), RoceVersion::V2));
+            assert!(ours.gid_index.is_some(), "the address is listed while it is in use");
+        }
+        // An answer is for the ask that it answers, and for no later one.
+        let mut later = cxs[0].prepare(&options).unwrap();
+        let replayed = later.connect(&answer.encode()).unwrap_err().to_string();
+        assert!(replayed.starts_with("generation: this side has 0x"), "{replayed}");
+        assert!(replayed.ends_with(": an old answer"), "{replayed}");
+    }
+}

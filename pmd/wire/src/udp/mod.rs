@@ -43,7 +43,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 pub use bind::{BindError, UdpOptions, bind, bind_auto, max_payload};
 pub use interface::Interface;
-pub use local::{Claim, LocalAddress, auto_address, claims, local_addresses};
+pub use local::{Claim, LocalAddress, auto_address, claims, local_addresses, unnamed_claims};
 pub use owner::Owner;
 pub use steer::LcoreBits;
 

@@ -32,16 +32,25 @@ pub(super) fn find(address: IpAddr, port: u16) -> Option<Owner> {
     processes().find(|owner| held(owner.pid).any(|inode| inodes.contains(&inode)))
 }
 
-/// Every address but groups on which somebody has `port`, each once.
-pub(super) fn claims(port: u16) -> Vec<Claim> {
-    let mut sockets = sockets(port);
-    sockets.retain(|s| !s.address.is_multicast());
+/// Every address but groups on which somebody has `port`, each once, without its owner.
+pub(super) fn unnamed(port: u16) -> Vec<Claim> {
+    each_once(&sockets(port))
+}
+
+fn each_once(sockets: &[Socket]) -> Vec<Claim> {
     let mut claims: Vec<Claim> = Vec::new();
-    for socket in &sockets {
+    for socket in sockets.iter().filter(|socket| !socket.address.is_multicast()) {
         if !claims.iter().any(|claim| claim.address == socket.address) {
             claims.push(Claim { address: socket.address, owner: None });
         }
     }
+    claims
+}
+
+/// The same, with their owners.
+pub(super) fn claims(port: u16) -> Vec<Claim> {
+    let sockets = sockets(port);
+    let mut claims = each_once(&sockets);
     for process in processes() {
         if claims.iter().all(|claim| claim.owner.is_some()) {
             break;
