@@ -74,6 +74,56 @@ fn rping_pings() {
     assert!(served.contains("server ping data: rdma-ping-8: ") && served.ends_with("9 rounds\n"));
 }
 
+/// S0-28: with `-q` a program moves its queue pair itself, at either end or both, and says so in no other way.
+#[test]
+fn s0_28_rping_moves_its_own_queue_pair() {
+    for (last, server, pinger) in [(21, "-q", "-v"), (22, "-v", "-q"), (23, "-q", "-q")] {
+        let at = address(last);
+        let served = Server::start(&["rping", "-s", "-a", &at, server]);
+        assert!(done(&["rping", "-c", "-a", &at, "-C", "3", pinger]).ends_with("3 rounds\n"));
+        assert!(served.end().ends_with("3 rounds\n"));
+    }
+}
+
+/// P05: programs take an index of the GID table instead of an address; formats of addresses are held to.
+#[test]
+fn p05_programs_take_an_index_instead_of_an_address() {
+    let table = done(&["devices", "--json"]);
+    let table: serde_json::Value = serde_json::from_str(&table).expect("an object");
+    let len = table["devices"][0]["ports"][0]["gids"].as_array().map_or(0, Vec::len) + 50;
+    let (at, beyond) = (address(24), len.to_string());
+    for args in [
+        &["rping", "-s", "-x", &beyond][..],
+        &["rping", "-c", "-a", &at, "-x", &beyond],
+        &["ucmatose", "-x", &beyond],
+        &["udaddy", "-s", &at, "-x", &beyond],
+    ] {
+        let refused = client(args);
+        let log = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{args:?}: {log}");
+        assert!(log.contains(&format!("-x: gid_index = {beyond}: the GID table has")), "{log}");
+    }
+    let refused = client(&["ucmatose", "-s", &at, "-f", "ipv6"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains(&format!("{at}: not as -f says")));
+    let gid = format!("::ffff:{at}");
+    let server = Server::start(&["ucmatose", "-b", &gid, "-f", "gid"]);
+    done(&["ucmatose", "-s", &at, "-f", "ip"]);
+    server.end();
+}
+
+/// A client on the server's own machine finds an address that leads there, whichever the server has.
+#[test]
+fn a_client_beside_its_server_takes_another_address() {
+    let mut child = spinwire(&["rping", "-s"]).spawn().expect("the binary runs");
+    let mut log = BufReader::new(child.stderr.take().expect("stderr is piped"));
+    let mut line = String::new();
+    log.read_line(&mut line).expect("it says that it serves");
+    let at = line.split_whitespace().nth(3).unwrap_or_default().to_owned();
+    let server = Server { child, log };
+    assert_eq!(done(&["rping", "-c", "-a", &at, "-C", "1"]), "1 round\n", "{line}");
+    server.end();
+}
+
 #[test]
 fn ucmatose_exchanges_messages_over_several_connections() {
     let at = address(2);

@@ -12,6 +12,9 @@ its server. The exit code is 0 where all data came and was right, 1 where someth
 /// A step that takes longer than a day has failed, whatever is said.
 const LONGEST_WAIT: u64 = 86_400;
 
+/// In all of them.
+const GID_INDEX: &str = "Index of this end's address in the GID table that `spinwire devices` lists, instead of the address";
+
 /// `rping`.
 #[derive(Args, Debug)]
 #[command(after_help = ADDRESSES, group = ArgGroup::new("role").args(["server", "client"]).required(true))]
@@ -28,6 +31,8 @@ pub(crate) struct RpingArgs {
     /// The client's own address
     #[arg(short = 'I', value_name = "ADDRESS", conflicts_with = "server")]
     pub(super) source: Option<String>,
+    #[arg(short = 'x', long, value_name = "N", conflicts_with = "source", help = GID_INDEX)]
+    pub(super) gid_index: Option<u32>,
     /// Port of the server
     #[arg(short = 'p', value_name = "PORT", default_value_t = 7174, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: u16,
@@ -46,6 +51,9 @@ pub(crate) struct RpingArgs {
     /// Print events and addresses of buffers
     #[arg(short = 'd')]
     pub(super) debug: bool,
+    /// Move the queue pair from here, instead of leaving that to the connection manager
+    #[arg(short = 'q')]
+    pub(super) own_qp: bool,
     /// Serve one client after the other, until told to end
     #[arg(short = 'P', conflicts_with = "client")]
     pub(super) persistent: bool,
@@ -72,6 +80,20 @@ impl StreamSpace {
     }
 }
 
+/// How addresses are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum AddressFormat {
+    /// Names, or addresses of either kind
+    Name,
+    /// IPv4 addresses
+    Ip,
+    /// IPv6 addresses
+    #[value(alias = "ip6")]
+    Ipv6,
+    /// GIDs, each the IP address that it stands for
+    Gid,
+}
+
 /// What `ucmatose` and `udaddy` have in common.
 #[derive(Args, Debug)]
 pub(super) struct Exchange {
@@ -81,6 +103,11 @@ pub(super) struct Exchange {
     /// The address of this end
     #[arg(short = 'b', value_name = "ADDRESS")]
     pub(super) bind: Option<String>,
+    #[arg(short = 'x', long, value_name = "N", conflicts_with = "bind", help = GID_INDEX)]
+    pub(super) gid_index: Option<u32>,
+    /// What the addresses are
+    #[arg(short = 'f', value_enum, value_name = "FORMAT", default_value_t = AddressFormat::Name)]
+    pub(super) format: AddressFormat,
     /// Connections between the two
     #[arg(short = 'c', value_name = "CONNECTIONS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(super) connections: u32,

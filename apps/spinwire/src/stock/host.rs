@@ -1,6 +1,6 @@
 //! This end: a software NIC at the right address, with an event channel and memory.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use pmd_verbs::{
     soft_addresses,
 };
 
+use super::args::AddressFormat;
 use super::failure::Failure;
 
 /// The port of RoCEv2, toward which the kernel is asked for the way.
@@ -31,13 +32,21 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// A device at an address; `None`: the first free loopback address. `flag` is the one that names another.
-    fn open(address: Option<IpAddr>, flag: &str, seconds: u64) -> Result<Self, Failure> {
-        let config = DeviceConfig { address, wire: WireChoice::Udp, ..DeviceConfig::default() };
+    /// A device at an address; neither that nor an index: the first free loopback address. `flag` is the one that names
+    /// another.
+    fn open(
+        address: Option<IpAddr>,
+        gid_index: Option<u32>,
+        flag: &str,
+        seconds: u64,
+    ) -> Result<Self, Failure> {
+        let wire = WireChoice::Udp;
+        let config = DeviceConfig { address, gid_index, wire, ..DeviceConfig::default() };
         let opened = Device::open(&config).and_then(|device| device.context(0));
         let cx = opened.map_err(|error| {
             let failure = Failure::local(&error);
             match error {
+                OpenError::Gid { reason, .. } => Failure::usage(format!("-x: {reason}")),
                 OpenError::Address { .. } => Failure::of(failure.verdict.turn(flag)),
                 _ => failure,
             }
@@ -48,40 +57,44 @@ impl Host {
         Ok(Self { cx, agent, channel, pd, limit: Duration::from_secs(seconds) })
     }
 
-    /// A server: at this address, or the best that is free. Its address is printed by the caller.
+    /// A server: at this address, at the one with this index, or the best that is free. Its address is printed by the caller.
     pub(super) fn serving(
-        address: Option<&str>,
+        address: Option<IpAddr>,
+        gid_index: Option<u32>,
         flag: &str,
         seconds: u64,
     ) -> Result<Self, Failure> {
-        let ip = match address {
-            Some(name) => resolve(name, 0)?.ip(),
-            None => IpAddr::from([0, 0, 0, 0]),
-        };
-        if !ip.is_unspecified() {
-            return Self::open(Some(ip), flag, seconds);
+        let ip = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        if !ip.is_unspecified() || gid_index.is_some() {
+            let address = Some(ip).filter(|ip| !ip.is_unspecified());
+            return Self::open(address, gid_index, flag, seconds);
         }
         let found = soft_addresses()?;
         let free = |gid: Gid| gid.is_ipv4() == ip.is_ipv4();
         let choice = found.choice.filter(|choice| free(choice.gid)).map(|choice| choice.gid.ip());
         let other = found.addresses.iter().filter(|a| a.taken.is_none() && free(a.gid.gid));
-        Self::open(choice.or_else(|| other.map(|a| a.gid.gid.ip()).next()), flag, seconds)
+        Self::open(choice.or_else(|| other.map(|a| a.gid.gid.ip()).next()), None, flag, seconds)
     }
 
-    /// A client: at this address, or the one that leads to its server.
+    /// A client: at this address, at the one with this index, or at the one that leads to its server.
     pub(super) fn toward(
         server: SocketAddr,
-        address: Option<&str>,
+        address: Option<IpAddr>,
+        gid_index: Option<u32>,
         flag: &str,
         seconds: u64,
     ) -> Result<Self, Failure> {
         let ip = match address {
-            Some(name) => Some(resolve(name, 0)?.ip()),
-            // The server has its own loopback address, and this end another one.
-            None if server.ip().is_loopback() && server.is_ipv4() => None,
-            None => Some(leading_to(server.ip())?),
+            _ if gid_index.is_some() => address,
+            Some(ip) => Some(ip),
+            None => match leading_to(server.ip())? {
+                // The server is here and has that address itself. From whichever other one leads to it.
+                ip if ip == server.ip() && ip.is_ipv6() => Some(beside(ip)?),
+                ip if ip.is_loopback() || ip == server.ip() => None,
+                ip => Some(ip),
+            },
         };
-        Self::open(ip, flag, seconds)
+        Self::open(ip, gid_index, flag, seconds)
     }
 
     /// An id that listens here.
@@ -168,8 +181,42 @@ pub(super) const fn options<'a>(
     QpOptions { send_cq, recv_cq, srq: None, xrcd: None, cap, signal_all: true }
 }
 
+/// An IPv6 address of this machine that is free, beside one that is not.
+fn beside(ip: IpAddr) -> Result<IpAddr, Failure> {
+    let found = soft_addresses()?;
+    let mut free = found.addresses.iter().filter(|one| one.taken.is_none());
+    let other = free.find_map(|one| match one.gid.gid.ip() {
+        IpAddr::V6(v6) if !v6.is_unicast_link_local() && IpAddr::V6(v6) != ip => Some(v6.into()),
+        _ => None,
+    });
+    other.ok_or_else(|| {
+        Failure::usage(format!(
+            "the server is on this machine, and no other IPv6 address is free beside {ip}: add one, as in \
+             `sudo ip -6 address add fd00::77/128 dev lo`"
+        ))
+    })
+}
+
+/// The address that a name means, at no port.
+pub(super) fn address(
+    name: Option<&str>,
+    format: AddressFormat,
+) -> Result<Option<IpAddr>, Failure> {
+    name.map(|name| Ok(resolve(name, 0, format)?.ip())).transpose()
+}
+
 /// The address that a name means.
-pub(super) fn resolve(name: &str, port: u16) -> Result<SocketAddr, Failure> {
+pub(super) fn resolve(name: &str, port: u16, format: AddressFormat) -> Result<SocketAddr, Failure> {
+    let literal = match format {
+        AddressFormat::Name => None,
+        AddressFormat::Ip => Some(name.parse().map(IpAddr::V4)),
+        AddressFormat::Ipv6 => Some(name.parse().map(IpAddr::V6)),
+        AddressFormat::Gid => Some(name.parse().map(|gid: Ipv6Addr| gid.to_canonical())),
+    };
+    if let Some(literal) = literal {
+        let ip = literal.map_err(|_| Failure::usage(format!("{name}: not as -f says")))?;
+        return Ok(SocketAddr::new(ip, port));
+    }
     let found = (name, port).to_socket_addrs().map_err(|error| error.to_string());
     let first = found.and_then(|mut all| all.next().ok_or_else(|| "it has no address".to_owned()));
     first.map_err(|error| Failure::usage(format!("{name}: {error}")))

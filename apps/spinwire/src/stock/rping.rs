@@ -8,15 +8,20 @@ use std::time::Instant;
 use pmd_graph::app::{print, say};
 use pmd_mem::Region;
 use pmd_observe::Code;
-use pmd_verbs::cm::{ConnParam, ConnectParams, EventKind, Id, PortSpace, Request};
-use pmd_verbs::roce::ids::{Rkey, WrId};
+use pmd_verbs::cm::{
+    CmFailure, ConnParam, ConnectParams, EventKind, Id, IdError, LocalQp, Negotiated, PortSpace,
+    Request, advance,
+};
+use pmd_verbs::roce::ids::{Psn, Rkey, WrId};
+use pmd_verbs::roce::qp::attr::QpAttr;
+use pmd_verbs::roce::qp::state::{QpState, Transport, masks};
 use pmd_verbs::{
     Access, Completion, Cq, Data, Mr, Qp, Rc, RecvWr, RemoteAddr, WcOpcode, WcStatus, WorkRequest,
 };
 
-use super::args::RpingArgs;
+use super::args::{AddressFormat, RpingArgs};
 use super::failure::Failure;
-use super::host::{Host, options, region, resolve};
+use super::host::{Host, address, options, region, resolve};
 use super::streams::{counted, silence};
 
 /// Bytes of a message: address, key and length of a buffer, big-endian.
@@ -44,14 +49,9 @@ pub(super) fn run(args: &RpingArgs) -> Result<(), Failure> {
     if args.server { serve(args) } else { ask(args) }
 }
 
-/// One READ and one WRITE at a time are enough for both.
-fn params() -> ConnectParams<'static> {
-    let param = ConnParam { responder_resources: 1, initiator_depth: 1, ..ConnParam::DEFAULT };
-    ConnectParams { param, ..ConnectParams::default() }
-}
-
 fn serve(args: &RpingArgs) -> Result<(), Failure> {
-    let host = Host::serving(args.address.as_deref(), "-a", args.timeout)?;
+    let at = address(args.address.as_deref(), AddressFormat::Name)?;
+    let host = Host::serving(at, args.gid_index, "-a", args.timeout)?;
     let listener = host.listen(PortSpace::Tcp, args.port)?;
     let region = region(REGION)?;
     say(format_args!("rping: serving at {} port {}", host.ip(), args.port));
@@ -80,7 +80,7 @@ fn client_of<'a>(
     let (id, request) = loop {
         let wait = host.limit.max(std::time::Duration::from_secs(1));
         match host.channel.request(listener, wait) {
-            Err(pmd_verbs::cm::CmFailure::Late { .. }) => {}
+            Err(CmFailure::Late { .. }) => {}
             other => break other?,
         }
     };
@@ -93,20 +93,24 @@ fn client_of<'a>(
     }
     let mr = host.register(region, Access::LOCAL_WRITE)?;
     let end = End::new(host, args, id, mr)?;
-    host.channel.accept(&end.id, &params(), host.limit)?;
+    let params = end.params();
+    if args.own_qp {
+        let terms = end.id.negotiate(&params)?;
+        end.move_to(&terms, &[QpState::Init, QpState::Rtr, QpState::Rts])?;
+    }
+    host.channel.accept(&end.id, &params, host.limit)?;
     Ok(end)
 }
 
 fn ask(args: &RpingArgs) -> Result<(), Failure> {
     let name = args.address.as_deref().unwrap_or_default();
-    let server = resolve(name, args.port)?;
-    let host = Host::toward(server, args.source.as_deref(), "-I", args.timeout)?;
+    let server = resolve(name, args.port, AddressFormat::Name)?;
+    let source = address(args.source.as_deref(), AddressFormat::Name)?;
+    let host = Host::toward(server, source, args.gid_index, "-I", args.timeout)?;
     let id = host.channel.open(PortSpace::Tcp, server, host.limit)?;
     let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
     let mut end = End::new(&host, args, id, host.memory(REGION, rights)?)?;
-    host.channel
-        .connect(&end.id, &params(), host.limit)
-        .map_err(|failure| host.unreached(failure, server))?;
+    end.connect().map_err(|failure| host.unreached(failure, server))?;
     let mut rounds = 0;
     while args.count.is_none_or(|count| rounds < count) {
         end.ping(rounds)?;
@@ -119,10 +123,50 @@ fn ask(args: &RpingArgs) -> Result<(), Failure> {
 impl<'a> End<'a> {
     fn new(host: &'a Host, args: &'a RpingArgs, id: Id, mr: Mr) -> Result<Self, Failure> {
         let (sent, received) = (host.cq(16)?, host.cq(16)?);
-        let qp = id.create_qp::<Rc>(&host.pd, &options(&sent, &received, (4, 4), INFO))?;
+        let options = options(&sent, &received, (4, 4), INFO);
+        let qp = match args.own_qp {
+            true => Shared::new(host.pd.create_qp::<Rc>(&options).map_err(Failure::local)?),
+            false => id.create_qp::<Rc>(&host.pd, &options)?,
+        };
         let end = Self { host, args, id, sent, received, qp, mr };
+        if args.own_qp {
+            // In INIT, where receives can be posted; what the peer may do is said anew with the terms.
+            let init = QpAttr::new(QpState::Init);
+            let masks = masks(Transport::Rc, QpState::Reset, QpState::Init);
+            let mask = masks.map(|masks| masks.required).unwrap_or_default();
+            end.qp.modify(&init, mask).map_err(Failure::local)?;
+        }
         end.post_receive()?;
         Ok(end)
+    }
+
+    /// One READ and one WRITE at a time are enough for both.
+    fn params(&self) -> ConnectParams<'static> {
+        let param = ConnParam { responder_resources: 1, initiator_depth: 1, ..ConnParam::DEFAULT };
+        let [a, b, c, ..] = pmd_mem::os_entropy().to_ne_bytes();
+        let psn = Psn::new(u32::from_ne_bytes([a, b, c, 0]));
+        let own = LocalQp { qpn: self.qp.number(), psn, srq: false };
+        ConnectParams { param, qp: self.args.own_qp.then_some(own), ..ConnectParams::default() }
+    }
+
+    fn connect(&self) -> Result<(), CmFailure> {
+        let (channel, limit) = (&self.host.channel, self.host.limit);
+        if !self.args.own_qp {
+            return channel.connect(&self.id, &self.params(), limit).map(|_| ());
+        }
+        self.id.connect(&self.params())?;
+        let wanted = "CONNECT_RESPONSE";
+        let terms = match channel.outcome(&self.id, wanted, limit)? {
+            EventKind::ConnectResponse(terms, _) => terms,
+            got => return Err(CmFailure::Unexpected { wanted, got: got.into() }),
+        };
+        self.move_to(&terms, &[QpState::Init, QpState::Rtr, QpState::Rts])?;
+        Ok(self.id.establish(&[])?)
+    }
+
+    /// Brings the queue pair up, on terms that both ends have agreed on.
+    fn move_to(&self, terms: &Negotiated, states: &[QpState]) -> Result<(), IdError> {
+        Ok(states.iter().try_for_each(|state| advance(&*self.qp, terms, *state))?)
     }
 
     /// Serves a client until it disconnects; returns its rounds.

@@ -9,7 +9,7 @@ use pmd_verbs::{Completion, Cq, Data, Qp, Rc, RemoteAddr, WcStatus, WorkRequest}
 
 use super::args::Exchange;
 use super::failure::Failure;
-use super::host::{Host, resolve};
+use super::host::{Host, address, resolve};
 
 /// How long a peer that lives may take to acknowledge.
 const ACKNOWLEDGES: Duration = Duration::from_secs(1);
@@ -23,13 +23,14 @@ pub(super) fn counted(count: u64, what: &str) -> String {
 
 /// This end, and the server that it is a client of.
 pub(super) fn open(exchange: &Exchange, port: u16) -> Result<(Option<SocketAddr>, Host), Failure> {
-    let (bind, limit) = (exchange.bind.as_deref(), exchange.timeout);
+    let Exchange { format, gid_index, timeout: limit, .. } = *exchange;
+    let bind = address(exchange.bind.as_deref(), format)?;
     Ok(match &exchange.server {
         Some(server) => {
-            let server = resolve(server, port)?;
-            (Some(server), Host::toward(server, bind, "-b", limit)?)
+            let server = resolve(server, port, format)?;
+            (Some(server), Host::toward(server, bind, gid_index, "-b", limit)?)
         }
-        None => (None, Host::serving(bind, "-b", limit)?),
+        None => (None, Host::serving(bind, gid_index, "-b", limit)?),
     })
 }
 
