@@ -88,6 +88,9 @@ pub(crate) struct DevicesArgs {
     /// Print the list as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+    /// Keep the list in this new file as well, as one JSON object
+    #[arg(long, value_name = "F")]
+    pub(crate) save: Option<PathBuf>,
 }
 
 /// `conformance`.

@@ -349,3 +349,23 @@ fn p05_devices_lists_addresses_and_the_choice() {
         "{shown}"
     );
 }
+
+/// S0-48: the list can be kept, as a baseline that nothing overwrites; a sound one is what `--json` prints.
+#[test]
+fn s0_48_the_inventory_can_be_kept() {
+    let file = std::env::temp_dir().join(format!("spinwire-inventory-{}.json", std::process::id()));
+    let path = file.display().to_string();
+    let output = spinwire(&["devices", "--save", &path]);
+    assert_eq!(output.status.code(), Some(DONE), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("wire xdp: not in this build; this machine "));
+    let kept = fs::read_to_string(&file).expect("it is kept");
+    let kept: serde_json::Value = serde_json::from_str(&kept).expect("an object");
+    assert_eq!(kept["devices"][0]["cm_roce_mode"], "RoCE v2");
+    assert!(kept["devices"][0]["ports"][0]["gids"][0]["type"].is_string(), "{kept}");
+    assert!(kept["machine"]["udp_counters"]["InDatagrams"].is_u64(), "{kept}");
+    assert_eq!(kept["machine"]["other_wires"][1]["in_this_build"], false);
+    let again = spinwire(&["devices", "--save", &path]);
+    assert_ne!(again.status.code(), Some(DONE));
+    assert!(text(&again.stderr).contains(&format!("cannot save the list as {path}")));
+    fs::remove_file(&file).expect("it is there");
+}

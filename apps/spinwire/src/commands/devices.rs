@@ -1,12 +1,16 @@
 //! `spinwire devices`: what there is to run on.
 
 use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::Path;
 
+use anyhow::Context as _;
 use pmd_graph::app::{self, Exit};
 use pmd_verbs::{SoftAddress, SoftAddresses, soft_addresses};
 use serde_json::{Value, json};
 
-use super::inventory::{Inventory, limits};
+use super::inventory::{Inventory, WireOutlook, limits};
 use crate::cli::DevicesArgs;
 
 /// Kinds of device that pipelines can name and this build cannot open.
@@ -18,14 +22,24 @@ const ABSENT: [&str; 2] = ["verbs", "doca"];
 /// When the kernel does not tell its addresses, or stdout cannot be written.
 pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<Exit> {
     let (soft, inventory) = (soft_addresses()?, Inventory::take());
+    let mut object = to_json(&soft);
+    object["machine"] = inventory.to_json();
+    if let Some(path) = &args.save {
+        save(path, &format!("{object}\n"))?;
+    }
     if args.json {
-        let mut object = to_json(&soft);
-        object["machine"] = inventory.to_json();
         app::print(&format!("{object}\n"))?;
     } else {
         app::print(&(to_text(&soft) + &told(&inventory)))?;
     }
     Ok(Exit::Done)
+}
+
+/// Keeps the list in a new file: what is there already may be an earlier baseline.
+fn save(path: &Path, text: &str) -> anyhow::Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.with_context(|| format!("cannot save the list as {}", path.display()))
 }
 
 /// Whether anything can be sent at all.
@@ -147,6 +161,13 @@ fn told(inventory: &Inventory) -> String {
             inventory.kernel_devices.join(", ")
         },
     );
+    for WireOutlook { wire, lacks } in inventory.outlook() {
+        let machine = match lacks.is_empty() {
+            true => "this machine has what it takes".to_owned(),
+            false => format!("this machine lacks {}", lacks.join(", ")),
+        };
+        text.push_str(&format!("wire {wire}: not in this build; {machine}\n"));
+    }
     for (what, fix) in inventory.missing() {
         text.push_str(&format!("missing: {what}; {fix}\n"));
     }
