@@ -16,10 +16,14 @@
 //! queue pair, so a reader that finds word 0 unchanged after reading the others knows that they belong to it. No reader ever
 //! waits for a writer.
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::Ordering;
+#[cfg(not(loom))]
+use core::sync::atomic::fence;
 use std::sync::Arc;
 
-use pmd_mem::{Load, PeerWordRef, PeerWords, Segment, Words};
+#[cfg(loom)]
+use loom::sync::atomic::fence;
+use pmd_mem::{Load, PeerWordRef, PeerWords, Segment, Store, Words};
 
 use super::limits::{QPN_INDEX_BITS, QPS_MAX};
 
@@ -157,28 +161,12 @@ impl Page {
         if slot >= self.slots {
             return false;
         }
-        let word = |i: usize| self.words.at(word_of(slot, i));
-        let receives = self.words.at(receives_of(self.slots, slot));
-        let before = word(0).load(Ordering::Relaxed);
-        let mut version = (before >> VERSION_SHIFT).wrapping_add(1);
-        let Some([first, second, third]) = qp.map(|qp| qp.encode(qpn)) else {
-            word(0).store(version << VERSION_SHIFT, Ordering::Release);
-            return true;
-        };
-        if before & CONTENT == first && word(1).load(Ordering::Relaxed) == second {
-            // The one thing that moves all the time: receives posted.
-            receives.store(third, Ordering::Release);
-            return true;
-        }
-        if before & LOW_24 != first & LOW_24 {
-            word(0).store(version << VERSION_SHIFT, Ordering::Relaxed);
-            version = version.wrapping_add(1);
-        }
-        // Who sees one of the following words of another queue pair sees word 0 changed too.
-        fence(Ordering::Release);
-        word(1).store(second, Ordering::Relaxed);
-        receives.store(third, Ordering::Relaxed);
-        word(0).store(first | version << VERSION_SHIFT, Ordering::Release);
+        let place = [
+            self.words.at(word_of(slot, 0)),
+            self.words.at(word_of(slot, 1)),
+            self.words.at(receives_of(self.slots, slot)),
+        ];
+        show_in(place, qp.map(|qp| qp.encode(qpn)), || fence(Ordering::Release));
         true
     }
 
@@ -236,29 +224,66 @@ impl PeerPage {
 
     /// The queue pair with this number, if it exists now.
     pub(crate) fn look(&self, qpn: u32) -> Option<ShownQp> {
-        /// An honest owner changes a queue pair a few times in its life.
-        const TRIES: u32 = 8;
-
         let slot = slot_of(qpn);
         if slot >= self.slots {
             return None;
         }
-        let word = |i: usize, order| self.words.load(word_of(slot, i), order);
-        let receives = || self.words.load(receives_of(self.slots, slot), Ordering::Relaxed);
-        let mut first = word(0, Ordering::Acquire);
-        for _ in 0..TRIES {
-            let words = [first, word(1, Ordering::Relaxed), receives()];
-            fence(Ordering::Acquire);
-            let again = word(0, Ordering::Relaxed);
-            if again == first {
-                return ShownQp::decode(qpn, words);
-            }
-            first = again;
-            fence(Ordering::Acquire);
-        }
-        // Somebody writes without end: that is no queue pair to write to.
-        None
+        let load = |i: usize, order| match i {
+            2 => self.words.load(receives_of(self.slots, slot), order),
+            i => self.words.load(word_of(slot, i), order),
+        };
+        look_at(load).and_then(|words| ShownQp::decode(qpn, words))
     }
+}
+
+/// Stores the words of a queue pair, or that it is gone, in their order. `sealed` keeps what this side does next behind that: memory
+/// that a sender has taken back is not written before it is seen to have.
+fn show_in<W: Store + ?Sized>(
+    [zero, one, receives]: [&W; 3],
+    words: Option<[u64; 3]>,
+    sealed: impl FnOnce(),
+) {
+    let before = zero.load(Ordering::Relaxed);
+    let mut version = (before >> VERSION_SHIFT).wrapping_add(1);
+    let Some([first, second, third]) = words else {
+        zero.store(version << VERSION_SHIFT, Ordering::Release);
+        return sealed();
+    };
+    if before & CONTENT == first && one.load(Ordering::Relaxed) == second {
+        // The one thing that moves all the time: receives posted.
+        return receives.store(third, Ordering::Release);
+    }
+    if before & LOW_24 != first & LOW_24 {
+        zero.store(version << VERSION_SHIFT, Ordering::Relaxed);
+        version = version.wrapping_add(1);
+    }
+    // Who sees one of the following words of another queue pair sees word 0 changed too.
+    fence(Ordering::Release);
+    one.store(second, Ordering::Relaxed);
+    receives.store(third, Ordering::Relaxed);
+    zero.store(first | version << VERSION_SHIFT, Ordering::Release);
+    sealed();
+}
+
+/// Loads the words of a queue pair that belong together. What this side has read before, such as bytes out of a sender's memory, is
+/// older than the second look at word 0.
+fn look_at(load: impl Fn(usize, Ordering) -> u64) -> Option<[u64; 3]> {
+    /// An honest owner changes a queue pair a few times in its life.
+    const TRIES: u32 = 8;
+
+    let mut first = load(0, Ordering::Acquire);
+    for _ in 0..TRIES {
+        let words = [first, load(1, Ordering::Relaxed), load(2, Ordering::Relaxed)];
+        fence(Ordering::Acquire);
+        let again = load(0, Ordering::Relaxed);
+        if again == first {
+            return Some(words);
+        }
+        first = again;
+        fence(Ordering::Acquire);
+    }
+    // Somebody writes without end: that is no queue pair to write to.
+    None
 }
 
 #[cfg(test)]
@@ -386,5 +411,52 @@ mod tests {
             own.show(1, Some(&one));
             assert_eq!(peer.look(1), Some(one), "after {seen} looks");
         });
+    }
+}
+
+/// `RUSTFLAGS="--cfg loom" cargo test -p pmd-wire --release --lib model`
+#[cfg(all(test, loom))]
+mod model {
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    const RTS: u64 = 3 << 48 | 1;
+    const ERR: u64 = 6 << 48 | 1;
+
+    /// A sender gives a message up and uses its memory for something else, while its receiver copies the message and then looks whether
+    /// it was given up: bytes that count are those of the message. A machine that keeps stores in order does so by itself; Arm is
+    /// none.
+    fn taken_back(sealed: fn()) {
+        loom::model(move || {
+            let page: Arc<[AtomicU64; 3]> = Arc::new([RTS, 0, 0].map(AtomicU64::new));
+            let message = Arc::new(AtomicU64::new(1));
+            let sender = {
+                let (page, message) = (Arc::clone(&page), Arc::clone(&message));
+                loom::thread::spawn(move || {
+                    let [zero, one, receives] = &*page;
+                    show_in([zero, one, receives], Some([ERR, 0, 0]), sealed);
+                    message.store(2, Ordering::Relaxed);
+                })
+            };
+            let copied = message.load(Ordering::Relaxed);
+            let words = look_at(|i, order| page[i].load(order));
+            if words.is_some_and(|words| words[0] & CONTENT == RTS) {
+                assert_eq!(copied, 1, "bytes of something else count");
+            }
+            sender.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn bytes_that_were_taken_back_do_not_count() {
+        taken_back(|| fence(Ordering::Release));
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes of something else count")]
+    fn a_sender_that_does_not_seal_is_found() {
+        taken_back(|| ());
     }
 }
