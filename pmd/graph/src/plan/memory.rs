@@ -1,5 +1,6 @@
 //! Who gets how much of `memory.size`.
 
+use pmd_mem::page_size;
 use pmd_observe::report::Bytes;
 
 use super::demand::{Amount, Region, Rights};
@@ -7,9 +8,6 @@ use super::{LcorePlan, NodePlan, Plan, RegionPlan, Share};
 use crate::config::Config;
 use crate::config::units::Size;
 use crate::diagnostic::{Diagnostic, Report};
-
-/// Every region begins on a page of its own.
-const PAGE: u64 = 4096;
 
 /// Gives every node its regions: first what asks for so many bytes, then equal shares of what is left.
 pub(super) fn share(config: &Config, nodes: &mut [NodePlan], report: &mut Report) {
@@ -23,12 +21,14 @@ pub(super) fn share(config: &Config, nodes: &mut [NodePlan], report: &mut Report
         }
     }
     let size = config.memory.size.get();
-    let needed = fixed.saturating_add(sharers * PAGE);
+    // Every region begins on a page of its own.
+    let page = page_size();
+    let needed = fixed.saturating_add(sharers * page);
     if needed > size {
         report.push(too_small(config, nodes, &wanted, needed));
         return;
     }
-    let rest = (size - fixed).checked_div(sharers).unwrap_or(0) / PAGE * PAGE;
+    let rest = (size - fixed).checked_div(sharers).unwrap_or(0) / page * page;
     for (node, regions) in nodes.iter_mut().zip(wanted) {
         node.regions = regions
             .into_iter()
@@ -47,7 +47,7 @@ pub(super) fn share(config: &Config, nodes: &mut [NodePlan], report: &mut Report
 
 /// Whole pages; at the end of 64 bits, as far as they go.
 fn pages(bytes: u64) -> u64 {
-    bytes.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+    bytes.checked_next_multiple_of(page_size()).unwrap_or(u64::MAX)
 }
 
 fn too_small(

@@ -21,7 +21,6 @@ const _: () = assert!(RX_MESSAGES == TX_MESSAGES);
 const NAME_BYTES: usize = size_of::<sockaddr_in6>();
 #[expect(clippy::cast_possible_truncation, reason = "28")]
 const NAME_LEN: socklen_t = NAME_BYTES as socklen_t;
-const PAGE: usize = 4096;
 
 /// A `sockaddr_in` or `sockaddr_in6`, as bytes.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +150,7 @@ impl Messages {
     pub(super) fn new() -> Self {
         let mut data = vec![0_u8; BATCH * MESSAGE_BYTES].into_boxed_slice();
         // Touched here, so that no page is first touched on the data path.
-        data.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        data.iter_mut().step_by(rustix::param::page_size()).for_each(|byte| *byte = 1);
         Self {
             data,
             names: Box::new([Name::EMPTY; BATCH]),
