@@ -85,8 +85,17 @@ impl<'a> Source<'a> {
             (_, Kind::Mixed) => 2,
             _ => 1,
         };
-        let lists = (0..per_qp).map(request).collect();
+        let lists = (0..BATCH).map(request).collect();
         Self { side, lists, per_qp, next_qp: 0, in_flight: 0, limit, goal: 0, completed: 0 }
+    }
+
+    /// Many queue pairs that take turns are given so many requests at a time, a power of two up to [`BATCH`].
+    #[must_use]
+    pub fn in_lists_of(mut self, list: usize) -> Self {
+        if self.side.qps.len() > 1 {
+            self.per_qp = self.per_qp.max(list.min(BATCH));
+        }
+        self
     }
 
     /// Posts a batch, unless too many requests are in flight. Returns whether it did.
@@ -99,7 +108,7 @@ impl<'a> Source<'a> {
         }
         for _ in 0..BATCH / self.per_qp {
             let qps = &self.side.qps;
-            qps[self.next_qp].post_send_list(&self.lists)?;
+            qps[self.next_qp].post_send_list(&self.lists[..self.per_qp])?;
             self.next_qp = if self.next_qp + 1 == qps.len() { 0 } else { self.next_qp + 1 };
         }
         self.in_flight += BATCH;

@@ -18,6 +18,9 @@ pub struct Work {
     /// Bytes of a message.
     #[arg(short, long, default_value_t = 8)]
     pub size: u32,
+    /// Requests that each of several queue pairs is given at a time.
+    #[arg(short, long, default_value_t = 1)]
+    pub list: usize,
     /// By packets instead of shared memory.
     #[arg(long)]
     pub udp: bool,

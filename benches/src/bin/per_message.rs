@@ -45,7 +45,8 @@ fn main() -> Result<()> {
         return ping_pong(&one, &two, &work);
     }
     let (from, into) = (one.source(work.size), two.sink(work.size));
-    let mut source = Source::new(&one, work.kind, &from, two.mr.remote(0), 64);
+    let mut source =
+        Source::new(&one, work.kind, &from, two.mr.remote(0), 64).in_lists_of(work.list);
     let mut sink = Sink::new(&two, &into, 64)?;
     stream(&mut source, &mut sink, WARM_UP)?;
     if let Some(polls) = args.idle {

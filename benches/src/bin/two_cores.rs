@@ -47,7 +47,8 @@ fn main() -> Result<()> {
     pin_current(here)?;
     let from = near.source(work.size);
     let in_flight = IN_FLIGHT as usize;
-    let mut source = Source::new(&near, work.kind, &from, opposite.wish.memory, in_flight);
+    let mut source = Source::new(&near, work.kind, &from, opposite.wish.memory, in_flight)
+        .in_lists_of(work.list);
     let ns = median(&work, |messages| source.run(messages, || Ok(())))?;
     let received = opposite.join()?;
     let expected = work.kind.receives(source.completed);
