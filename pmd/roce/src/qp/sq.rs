@@ -225,6 +225,9 @@ pub(crate) struct SendQueue {
     head: u32,
     next: u32,
     tail: u32,
+    /// Where the count was when the ring last began at its beginning, as it does whenever it is empty: as deep as it may be,
+    /// what is used of it stays near.
+    start: u32,
     rare: Box<[Rare]>,
     /// `max_sge` elements per request, where there may be several.
     sges: Box<[Sge]>,
@@ -249,6 +252,7 @@ impl SendQueue {
             head: 0,
             next: 0,
             tail: 0,
+            start: 0,
         }
     }
 
@@ -307,6 +311,7 @@ impl SendQueue {
     /// end where the queue is full, or its memory ends.
     #[inline(always)]
     pub(crate) fn fill(&mut self, mut put: impl FnMut(&mut SendWqe) -> bool) -> u32 {
+        self.begin_anew();
         let at = self.index(self.tail);
         let free = self.wqes.len() - self.len() as usize;
         let count = free.min(self.wqes.len().saturating_sub(at));
@@ -321,9 +326,18 @@ impl SendQueue {
         posted
     }
 
+    /// An empty ring has no places to keep.
+    #[inline(always)]
+    fn begin_anew(&mut self) {
+        if self.is_empty() {
+            self.start = self.tail;
+        }
+    }
+
     /// Appends a request, if there is room and `put` writes one into the place that it is lent.
     #[inline(always)]
     pub(crate) fn post_only(&mut self, put: impl FnOnce(&mut SendWqe) -> bool) -> bool {
+        self.begin_anew();
         let at = self.index(self.tail);
         let is_posted = !self.is_full() && self.wqes.get_mut(at).is_some_and(put);
         self.tail = self.tail.wrapping_add(u32::from(is_posted));
@@ -334,6 +348,7 @@ impl SendQueue {
     #[inline]
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, len: u32, flags: SendFlags) {
         debug_assert!(!self.is_full());
+        self.begin_anew();
         let index = self.index(self.tail);
         let wqe = &mut self.wqes[index];
         wqe.wr_id = wr.wr_id;
@@ -515,6 +530,7 @@ impl SendQueue {
         self.head = 0;
         self.next = 0;
         self.tail = 0;
+        self.start = 0;
     }
 
     /// Bytes of the ring and what belongs to it.
@@ -543,7 +559,7 @@ impl SendQueue {
 
     #[inline]
     fn index(&self, counter: u32) -> usize {
-        counter as usize & self.wqes.len().wrapping_sub(1)
+        counter.wrapping_sub(self.start) as usize & self.wqes.len().wrapping_sub(1)
     }
 }
 

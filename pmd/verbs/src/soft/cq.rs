@@ -23,7 +23,8 @@ struct Ring {
     /// queue that stays nearly empty takes no memory.
     slots: Vec<Completion>,
     mask: u32,
-    /// Oldest completion, and where the next one goes; both count on without end.
+    /// Oldest completion, and where the next one goes; both count on, and begin anew whenever the queue is empty: as deep
+    /// as it may be, what is used of it stays near.
     head: u32,
     tail: u32,
     /// Completions it takes; none any more once one was lost.
@@ -126,7 +127,7 @@ impl Ring {
         let at = (self.head & self.mask) as usize;
         if count == 1 {
             into.push(self.slots[at]);
-            self.head = self.head.wrapping_add(1);
+            self.drop_front(1);
             return;
         }
         let to_end = count.min(self.mask as usize + 1 - at);
@@ -136,7 +137,15 @@ impl Ring {
         }
         #[expect(clippy::cast_possible_truncation, reason = "at most the depth")]
         let count = count as u32;
+        self.drop_front(count);
+    }
+
+    #[inline]
+    fn drop_front(&mut self, count: u32) {
         self.head = self.head.wrapping_add(count);
+        if self.head == self.tail {
+            (self.head, self.tail) = (0, 0);
+        }
     }
 }
 
@@ -303,11 +312,17 @@ mod tests {
         assert_eq!((take(&mut cqs, cq, 4), take(&mut cqs, cq, 4)), (vec![4, 5, 6, 7], vec![]));
         assert_eq!((lent(&mut cqs, 8, 2), lent(&mut cqs, 10, 9)), (5, 3));
         assert_eq!(take(&mut cqs, cq, 4), [8, 9, 10, 11]);
-        assert_eq!((take(&mut cqs, cq, 4), lent(&mut cqs, 13, 9)), (vec![12], 3), "to the end");
-        assert_eq!(lent(&mut cqs, 16, 9), 2, "the rest is in the next lap");
+        assert_eq!(lent(&mut cqs, 13, 9), 3, "to the end");
+        assert_eq!(lent(&mut cqs, 16, 9), 1, "the rest is in the next lap");
         assert_eq!(
             (take(&mut cqs, cq, 4), take(&mut cqs, cq, 4)),
-            (vec![13, 14, 15, 16], vec![17])
+            (vec![12, 13, 14, 15], vec![16])
+        );
+        assert_eq!(lent(&mut cqs, 17, 1), 5, "an empty queue begins at its beginning");
+        assert_eq!((lent(&mut cqs, 18, 9), lent(&mut cqs, 22, 9)), (4, 0));
+        assert_eq!(
+            (take(&mut cqs, cq, 4), take(&mut cqs, cq, 4)),
+            (vec![17, 18, 19, 20], vec![21])
         );
         cqs.arm(cq, Armed::Solicited);
         lent(&mut cqs, 18, 1);
