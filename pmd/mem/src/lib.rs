@@ -23,6 +23,7 @@ mod mapping;
 mod memlock;
 mod numa;
 mod pool;
+mod prefetch;
 mod preflight;
 mod region;
 mod segment;
@@ -43,6 +44,7 @@ pub use mapping::{ImportError, MapAccess, Mapping};
 pub use memlock::{Memlock, MemlockExceeded, memlock_limit};
 pub use numa::{Numa, NumaPolicy, Placement};
 pub use pool::{Buffer, Cache, Mempool, MempoolError, MempoolSpec};
+pub use prefetch::prefetch;
 pub use preflight::{
     Demand, Drawn, MemoryPolicy, Placed, Problem, Report, Row, Warning, preflight,
 };

@@ -274,6 +274,14 @@ impl PeerWords {
 #[derive(Clone, Copy, Debug)]
 pub struct PeerWordRef<'a>(&'a AtomicU64);
 
+impl PeerWordRef<'_> {
+    /// Has it brought near, as [`prefetch`](crate::prefetch()) does.
+    #[inline]
+    pub fn prefetch(&self) {
+        crate::prefetch(self.0);
+    }
+}
+
 impl Load for PeerWordRef<'_> {
     #[inline(always)]
     fn load(&self, order: Ordering) -> u64 {

@@ -69,6 +69,7 @@ fn take_over(qp: &mut Qp, dev: &mut Device) -> bool {
         (attr.alt_port, attr.alt_pkey_index, attr.alt_timeout);
     attr.alt_av = AddressVector::to(Gid::default());
     attr.path_mig_state = PathMigState::Migrated;
+    qp.renew_route();
     // A path of its own has its own retries, and what the old one swallowed goes at once.
     qp.requester.refill(&qp.attr);
     qp.requester.rnr_wait = false;

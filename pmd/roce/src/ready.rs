@@ -40,6 +40,18 @@ impl ReadyList {
         if self.is_empty() { None } else { Some(self.ring[self.place(self.head)]) }
     }
 
+    /// The slot so many places behind the first.
+    #[inline]
+    pub(crate) fn nth(&self, nth: usize) -> Option<u32> {
+        if nth < self.len() {
+            #[expect(clippy::cast_possible_truncation, reason = "below the length")]
+            let count = self.head.wrapping_add(nth as u32);
+            Some(self.ring[self.place(count)])
+        } else {
+            None
+        }
+    }
+
     /// Appends a slot unless it is listed.
     #[inline]
     pub(crate) fn push(&mut self, slot: u32) {
@@ -132,6 +144,9 @@ mod tests {
                 _ => assert_eq!(ready.pop(), model.pop_front()),
             }
             assert_eq!((ready.len(), ready.first()), (model.len(), model.front().copied()));
+            for nth in 0..6 {
+                assert_eq!(ready.nth(nth), model.get(nth).copied());
+            }
         }
     }
 }

@@ -47,6 +47,8 @@ pub(crate) struct Requester {
     pub(crate) rnr_wait: bool,
     /// A missing response has been noticed; later ones of the same stream say nothing new.
     pub(crate) gap_noted: bool,
+    /// How many retries of both kinds there are when they are full.
+    full: [u8; 2],
 }
 
 impl Requester {
@@ -61,6 +63,7 @@ impl Requester {
             rnr_retries_left: 0,
             rnr_wait: false,
             gap_noted: false,
+            full: [0; 2],
         }
     }
 
@@ -77,8 +80,13 @@ impl Requester {
 
     /// Progress: all retries are there again.
     pub(crate) const fn refill(&mut self, attr: &QpAttr) {
-        self.retries_left = attr.retry_cnt;
-        self.rnr_retries_left = attr.rnr_retry;
+        self.full = [attr.retry_cnt, attr.rnr_retry];
+        self.renew();
+    }
+
+    /// The same, with as many as the last time.
+    pub(crate) const fn renew(&mut self) {
+        [self.retries_left, self.rnr_retries_left] = self.full;
         self.gap_noted = false;
     }
 

@@ -40,6 +40,7 @@ impl<T> Slots<T> {
         Some(object)
     }
 
+    #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&T> {
         self.objects.get(slot as usize)?.as_ref()
     }

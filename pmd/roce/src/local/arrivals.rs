@@ -3,11 +3,10 @@
 //! changed; [`responder`](super::responder) has the rules for all of them.
 
 use super::responder::still_sends;
-use super::{Arrivals, Messages, lone};
+use super::{Arrivals, Messages, ahead, lone};
 use crate::device::Device;
 use crate::ids::LinkId;
 use crate::qp::Qp;
-use crate::qp::state::{QpState, Transport};
 use crate::qp::table::QpTable;
 use crate::sink::CqSink;
 use crate::work::{Completion, WcOpcode};
@@ -28,6 +27,10 @@ pub(crate) fn take(
     let (mut is_lone, mut last) = (false, None);
     while taken < budget {
         let Some((dst, is_borrowed)) = arrivals.front() else { break };
+        // Where queue pairs take turns, the next ones lie far away.
+        if last.is_some_and(|last| last != dst) {
+            ahead::arrival(qps, arrivals);
+        }
         let Some(qp) = qps.get_mut(dst) else { break };
         is_lone &= last.replace(dst) != Some(dst);
         if is_lone && !is_borrowed && lone::take(qp, dev, cq, link, arrivals) {
@@ -73,14 +76,12 @@ fn run<C: CqSink, A: Arrivals, const BORROWED: bool>(
     arrivals: &mut A,
     budget: usize,
 ) -> usize {
-    let is_usual = qp.attr.av.link == Some(link)
-        && qp.state() == QpState::Rts
-        && qp.transport() == Transport::Rc
-        && !qp.receive.open
-        && !qp.recv_cq_lost;
-    let (queue, pd, budget) = match qp.init.srq {
+    let route = *qp.route();
+    let is_usual = route.is_open && route.link == link && !qp.receive.open && !qp.recv_cq_lost;
+    let srq = if route.is_shared { qp.init.srq } else { None };
+    let (queue, pd, budget) = match srq {
         _ if !is_usual => return 0,
-        None => (&mut qp.rq, qp.init.pd, budget),
+        None => (&mut qp.rq, route.pd, budget),
         // The first of a queue pair may be one of those that are kept for newcomers.
         Some(_) if !qp.receive.had_shared => return 0,
         Some(srqn) => match dev.srqs.queue_of(srqn) {
@@ -88,12 +89,12 @@ fn run<C: CqSink, A: Arrivals, const BORROWED: bool>(
             None => return 0,
         },
     };
-    let (qpn, peer, first) = (qp.qpn, qp.attr.dest_qpn, qp.local.expected);
+    let (qpn, peer, first) = (qp.qpn, route.peer, qp.local.expected);
     let receives = queue.row(budget);
     let Some(lkey) = receives.first().map(|receive| receive.lkey()) else { return 0 };
     let Some(mut messages) = arrivals.messages::<BORROWED>(qpn, peer, pd, lkey) else { return 0 };
     let (mut seq, mut bytes) = (first, 0);
-    let completed = cq.fill(qp.init.recv_cq, |slots| {
+    let completed = cq.fill(route.recv_cq, |slots| {
         for (slot, receive) in slots.iter_mut().zip(receives) {
             let Some(place) = receive.only() else { break };
             let Some(plain) = messages.copy(seq, place) else { break };
@@ -117,11 +118,11 @@ fn run<C: CqSink, A: Arrivals, const BORROWED: bool>(
     qp.local.expected = seq;
     qp.local.refused = false;
     dev.counters.rx_bytes += bytes;
-    if let Some(srqn) = qp.init.srq {
+    if let Some(srqn) = srq {
         dev.note_shared_taken(srqn);
     }
     if completed.is_err() {
-        qp.lose_recv_cq(dev, qp.init.recv_cq);
+        qp.lose_recv_cq(dev, route.recv_cq);
     }
     taken as usize
 }

@@ -416,7 +416,7 @@ pub(super) fn listens(qp: &Qp, page: &PublishedQp) -> bool {
 /// tell.
 #[inline]
 pub(super) fn credits(qp: &Qp, page: &PublishedQp) -> Option<i32> {
-    let sent = qp.requester.end.minus(qp.attr.sq_psn.value());
+    let sent = qp.requester.end.minus(qp.route().first.value());
     // Both count from the beginning of the connection; far fewer than 2^23 lie between them.
     page.posted.map(|posted| Psn::new(posted).since(sent))
 }

@@ -17,9 +17,8 @@ use super::straight::{allows_read, pair};
 use super::{Alone, Arrivals, LocalPeer, Outgoing, Pair, Straight};
 use crate::device::Device;
 use crate::ids::LinkId;
-use crate::qp::Qp;
 use crate::qp::sq::{Stage, Verb};
-use crate::qp::state::{QpState, Transport};
+use crate::qp::{Qp, sent_completion};
 use crate::sink::CqSink;
 use crate::work::{Access, Completion, SendFlags, WcOpcode};
 
@@ -31,17 +30,14 @@ pub(crate) fn send<C: CqSink, P: LocalPeer>(
     cq: &mut C,
     peers: &mut P,
 ) -> bool {
-    let local = &qp.local;
+    let (route, local) = (*qp.route(), &qp.local);
     let is_usual = qp.sq.waiting_len() == 1
-        && qp.state() == QpState::Rts
-        && qp.transport() == Transport::Rc
+        && route.is_open
         && !local.lapsed
         && local.unsure == 0
         && !qp.requester.rnr_wait
         && !qp.send_cq_lost;
-    let (Some(link), Some(seen), true) = (qp.attr.av.link, local.seen, is_usual) else {
-        return false;
-    };
+    let (link, Some(seen), true) = (route.link, local.seen, is_usual) else { return false };
     let is_visible_now = dev.local.is_empty();
     let has_credit = credits(qp, &qp.local.page).is_some_and(|credits| credits > 0);
     let (pair, seq) = (pair(qp), qp.requester.end);
@@ -65,7 +61,9 @@ pub(crate) fn send<C: CqSink, P: LocalPeer>(
         return false;
     }
     qp.local.blocked = false;
-    if !qp.is_all_under_way() {
+    if qp.sq.is_empty() && !qp.send_cq_lost {
+        rest(qp, dev);
+    } else if !qp.is_all_under_way() {
         dev.unsettled.push(qp.slot);
     } else if !dev.timers.is_set(qp.slot) {
         start_timer(qp, dev, peers.consumed(link));
@@ -107,6 +105,40 @@ fn direct<C: CqSink, P: LocalPeer>(
     true
 }
 
+/// Completes the message that was sent alone, if the peer has taken it and nothing else is to be done; whether it was so.
+#[inline(always)]
+pub(super) fn settle<C: CqSink>(qp: &mut Qp, dev: &mut Device, cq: &mut C, taken: u64) -> bool {
+    let is_usual = qp.route().is_open && !qp.send_cq_lost && !qp.requester.rnr_wait;
+    let Some(wqe) = qp.sq.sent_alone().filter(|_| is_usual) else { return false };
+    if wqe.stage != Stage::Started || wqe.position > taken {
+        return false;
+    }
+    qp.requester.una = wqe.first_psn.plus(1);
+    qp.local.window = qp.local.window.saturating_add(1);
+    let pushed = match wqe.is_signaled() {
+        true => cq.push(qp.route().send_cq, sent_completion(wqe, qp.qpn, 0)),
+        false => Ok(()),
+    };
+    qp.sq.retire();
+    rest(qp, dev);
+    if pushed.is_err() {
+        qp.lose_send_cq(dev);
+    }
+    true
+}
+
+/// Its last request has completed.
+#[inline(always)]
+fn rest(qp: &mut Qp, dev: &mut Device) {
+    qp.requester.renew();
+    qp.local.silent = 0;
+    qp.local.progress = false;
+    qp.local.unmarked = false;
+    if dev.timers.is_set(qp.slot) {
+        dev.timers.clear(qp.slot);
+    }
+}
+
 /// Takes the message at the front, if it is one for this queue pair, and usual; whether it was taken.
 #[inline(never)]
 pub(super) fn take<C: CqSink>(
@@ -116,24 +148,24 @@ pub(super) fn take<C: CqSink>(
     link: LinkId,
     arrivals: &mut impl Arrivals,
 ) -> bool {
-    let is_usual = qp.attr.av.link == Some(link)
-        && qp.state() == QpState::Rts
-        && qp.transport() == Transport::Rc
-        && qp.init.srq.is_none()
+    let route = *qp.route();
+    let is_usual = route.is_open
+        && route.link == link
+        && !route.is_shared
         && !qp.receive.open
         && !qp.recv_cq_lost;
     let Some(receive) = qp.rq.front().filter(|_| is_usual) else { return false };
     let Some(place) = receive.only() else { return false };
-    let (qpn, peer, pd, seq) = (qp.qpn, qp.attr.dest_qpn, qp.init.pd, qp.local.expected);
+    let (qpn, peer, pd, seq) = (qp.qpn, route.peer, route.pd, qp.local.expected);
     let Some(plain) = arrivals.take(qpn, peer, pd, seq, place) else { return false };
     let message = Completion::new(WcOpcode::Recv, plain.len).of(receive.wr_id, qpn);
-    let pushed = cq.push(qp.init.recv_cq, message.with_solicited(plain.solicited));
+    let pushed = cq.push(route.recv_cq, message.with_solicited(plain.solicited));
     qp.rq.drop_front(1);
     qp.local.expected = seq.plus(1);
     qp.local.refused = false;
     dev.counters.rx_bytes += u64::from(plain.len);
     if pushed.is_err() {
-        qp.lose_recv_cq(dev, qp.init.recv_cq);
+        qp.lose_recv_cq(dev, route.recv_cq);
     }
     true
 }

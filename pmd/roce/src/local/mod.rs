@@ -5,6 +5,7 @@
 //! implemented by the shared-memory wire and by the simulator, so that the local path is as
 //! sans-IO as the packet path.
 
+pub(crate) mod ahead;
 pub(crate) mod arrivals;
 mod attempt;
 pub(crate) mod datagram;
@@ -203,6 +204,16 @@ pub trait Arrivals {
     /// The queue pair that the message at the front is for, and whether its bytes are borrowed.
     fn front(&self) -> Option<(Qpn, bool)>;
 
+    /// The queue pair that a message some way behind the front is for, as far as it can be guessed at no cost.
+    #[inline(always)]
+    fn coming(&self) -> Option<Qpn> {
+        None
+    }
+
+    /// A hint that what this refers to is looked at soon, so that it can be brought near: nothing comes of it.
+    #[inline(always)]
+    fn fetch<T: ?Sized>(&self, _soon: &T) {}
+
     /// Those from `src` to `dst`, into memory of one key.
     fn messages<const BORROWED: bool>(
         &mut self,
@@ -366,6 +377,10 @@ pub trait LocalPeer {
         }
         Some(position)
     }
+
+    /// A hint that a target's receives are looked at soon, so that they can be brought near: nothing comes of it.
+    #[inline(always)]
+    fn expect(&self, _link: LinkId, _qpn: Qpn) {}
 
     /// Looks at the target's published page: its own state alone, no message.
     fn target(&self, link: LinkId, qpn: Qpn) -> Target;

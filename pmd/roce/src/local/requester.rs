@@ -7,7 +7,7 @@
 
 use super::attempt::{Attempt, Step, credits, listens, wait_for_receive};
 use super::lane::Lanes;
-use super::{LocalPeer, PublishedQp, Target, page};
+use super::{LocalPeer, PublishedQp, Target, lone, page};
 use crate::counters::tally;
 use crate::device::{Device, Io};
 use crate::event::AsyncEvent;
@@ -17,7 +17,6 @@ use crate::memory::Memory;
 use crate::qp::sq::{SendWqe, Stage};
 use crate::qp::state::QpState;
 use crate::qp::{Qp, sent_completion};
-use crate::requester::ack_timeout_nanos;
 use crate::sink::CqSink;
 use crate::transition::Cause;
 use crate::wire::{NakCode, Syndrome};
@@ -52,7 +51,7 @@ pub(crate) struct Local {
     /// Up to where the peer had taken records when the deadline was set.
     taken: u64,
     /// Retries that deadlines have used up since the peer last took anything.
-    silent: u8,
+    pub(super) silent: u8,
     /// Responder: the message that comes next.
     pub(super) expected: Psn,
     /// Responder: a message was refused, and what follows is dropped until it comes again.
@@ -165,7 +164,7 @@ impl Qp {
         !self.local.progress
             && !self.sq.has_next()
             && self.sq.head().is_some_and(is_started)
-            && self.state() == QpState::Rts
+            && (self.route().is_open || self.state() == QpState::Rts)
             && !self.local.unmarked
     }
 }
@@ -179,24 +178,28 @@ pub(crate) fn finish<M: Memory, C: CqSink>(
     peers: &mut impl LocalPeer,
     taken: u64,
 ) -> usize {
+    if lone::settle(qp, dev, io.cq, taken) {
+        return 1;
+    }
     let before = qp.sq.len();
     settle(qp, dev, io, peers, taken);
     let completed = (before - qp.sq.len()) as usize;
-    if !matches!(qp.state(), QpState::Rts | QpState::Sqd) {
+    let is_open = qp.route().is_open;
+    if !is_open && !matches!(qp.state(), QpState::Rts | QpState::Sqd) {
         return completed;
     }
     let progress = core::mem::take(&mut qp.local.progress);
     if progress {
-        qp.requester.refill(&qp.attr);
+        qp.requester.renew();
         qp.local.silent = 0;
     }
-    let waits =
-        qp.sq.next().is_some_and(|wqe| qp.state() == QpState::Rts || wqe.stage != Stage::Posted);
+    let is_rts = is_open || qp.state() == QpState::Rts;
+    let waits = qp.sq.next().is_some_and(|wqe| is_rts || wqe.stage != Stage::Posted);
     qp.local.unmarked &= !qp.sq.next_is_head();
     if waits && !qp.local.blocked || qp.local.unmarked {
         dev.local.push(qp.slot);
     }
-    if qp.transport().is_reliable() && !qp.requester.rnr_wait {
+    if (is_open || qp.transport().is_reliable()) && !qp.requester.rnr_wait {
         if !waits && qp.sq.next_is_head() {
             dev.timers.clear(qp.slot);
         } else if progress || !dev.timers.is_set(qp.slot) {
@@ -211,9 +214,9 @@ pub(crate) fn finish<M: Memory, C: CqSink>(
 #[inline]
 pub(super) fn start_timer(qp: &mut Qp, dev: &mut Device, taken: u64) {
     qp.local.taken = taken;
-    match ack_timeout_nanos(qp.attr.timeout) {
-        Some(timeout) => dev.timers.after_nanos(qp.slot, timeout.saturating_add(copying(qp))),
-        None => dev.timers.clear(qp.slot),
+    match qp.route().patience {
+        0 => dev.timers.clear(qp.slot),
+        patience => dev.timers.after_nanos(qp.slot, patience.saturating_add(copying(qp))),
     }
 }
 
@@ -239,7 +242,7 @@ fn settle<M: Memory, C: CqSink>(
 ) {
     settle_row(qp, dev, io.cq, taken);
     let mut lost = qp.send_cq_lost;
-    let send_cq = qp.init.send_cq;
+    let send_cq = qp.route().send_cq;
     while !qp.sq.is_empty() {
         let was_sent = !qp.sq.next_is_head();
         let Some(wqe) = qp.sq.head() else { break };
@@ -279,7 +282,7 @@ fn settle_row(qp: &mut Qp, dev: &mut Device, cq: &mut impl CqSink, taken: u64) {
         return;
     }
     let (mut done, mut messages) = (0, 0);
-    let filled = cq.fill(qp.init.send_cq, |slots| {
+    let filled = cq.fill(qp.route().send_cq, |slots| {
         let mut filled = 0;
         for wqe in row {
             if !is_done(wqe, taken) {

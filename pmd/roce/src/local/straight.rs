@@ -11,7 +11,6 @@ use crate::ids::{LinkId, Psn, Qpn};
 use crate::limits::MARK_EVERY;
 use crate::qp::Qp;
 use crate::qp::sq::{Inline, SendWqe, Stage, Verb};
-use crate::qp::state::{QpState, Transport};
 use crate::sink::CqSink;
 use crate::work::{Access, Completion, RemoteAddr, SendFlags, Sge, WcOpcode};
 
@@ -24,10 +23,7 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
     link: LinkId,
     budget: usize,
 ) -> usize {
-    let is_usual = qp.state() == QpState::Rts
-        && qp.transport() == Transport::Rc
-        && qp.local.unsure == 0
-        && !qp.send_cq_lost;
+    let is_usual = qp.route().is_open && qp.local.unsure == 0 && !qp.send_cq_lost;
     let Some(seen) = qp.local.seen.filter(|_| is_usual) else { return 0 };
     let Some(straight) = peers.straight(link, pair(qp)) else { return 0 };
     let credits = known_credits(qp, &straight, qp.sq.waiting_len());
@@ -63,7 +59,8 @@ pub(super) fn run<C: CqSink, P: LocalPeer>(
 /// The queue pair and its peer.
 #[inline(always)]
 pub(super) fn pair(qp: &Qp) -> Pair {
-    Pair { qpn: qp.qpn, pd: qp.init.pd, peer: qp.attr.dest_qpn, peer_pd: qp.local.page.pd }
+    let route = qp.route();
+    Pair { qpn: qp.qpn, pd: route.pd, peer: route.peer, peer_pd: qp.local.page.pd }
 }
 
 pub(super) fn allows_read(page: &PublishedQp) -> bool {
@@ -110,13 +107,13 @@ struct Run<S> {
 impl<S: Straight> Run<S> {
     /// Requests in a row, at most so many; returns how many.
     fn row<C: CqSink>(&mut self, qp: &mut Qp, dev: &mut Device, cq: &mut C, most: usize) -> usize {
-        let (lane, slot, qpn) = (qp.local.lane, qp.slot, qp.qpn);
+        let (lane, slot, qpn, send_cq) = (qp.local.lane, qp.slot, qp.qpn, qp.route().send_cq);
         let (mut done, mut completed) = (0, 0);
         // What is done when it is the oldest completes on the spot. The consumer sees it after the fence
         // that ends the poll.
         let mut is_oldest = qp.sq.next_is_head();
         let (wqes, inline) = qp.sq.waiting(most);
-        let pushed = cq.fill(qp.init.send_cq, |mut slots| {
+        let pushed = cq.fill(send_cq, |mut slots| {
             let room = slots.len();
             while let Some(rest) = wqes.get_mut(done..).filter(|rest| !rest.is_empty()) {
                 let inline = inline.behind(done);

@@ -6,6 +6,7 @@ mod complete;
 pub(crate) mod create;
 pub(crate) mod modify;
 pub(crate) mod post;
+mod route;
 pub(crate) mod rq;
 pub(crate) mod sq;
 pub mod state;
@@ -13,6 +14,7 @@ pub mod stats;
 pub(crate) mod table;
 
 use attr::{PathMigState, QpAttr, QpInit};
+use route::Route;
 use rq::{Receive, RecvQueue};
 use sq::SendQueue;
 use state::{QpState, Transport};
@@ -34,8 +36,8 @@ pub(crate) use complete::sent_completion;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Qp {
-    /// What the local path needs beside requester and responder.
-    pub(crate) local: Local,
+    /// What both directions ask.
+    route: Route,
     /// Its place in the tables of the engine.
     pub(crate) slot: u32,
     pub(crate) qpn: Qpn,
@@ -47,15 +49,18 @@ pub(crate) struct Qp {
     pub(crate) notify_drained: bool,
     /// Whether the peer's first packet has been seen since RTR.
     pub(crate) heard: bool,
-    pub(crate) requester: Requester,
-    /// What it was created with, caps as granted.
-    pub(crate) init: QpInit,
-    /// Attributes; `attr.state` is its state, changed by [`Qp::enter`] alone.
-    pub(crate) attr: QpAttr,
-    pub(crate) sq: SendQueue,
     pub(crate) rq: RecvQueue,
     /// The receive that the message in progress fills.
     pub(crate) receive: Receive,
+    /// What the local path needs beside requester and responder.
+    pub(crate) local: Local,
+    pub(crate) requester: Requester,
+    pub(crate) sq: SendQueue,
+    /// What it was created with, caps as granted.
+    pub(crate) init: QpInit,
+    /// Attributes; `attr.state` is its state, changed by [`Qp::enter`] alone. Whoever changes something has it
+    /// [copied](Qp::renew_route).
+    pub(crate) attr: QpAttr,
     pub(crate) responder: Responder,
     /// Toward the peer; set at RTR. UD: only the source port is meant.
     pub(crate) flow: Flow,
@@ -68,10 +73,12 @@ pub(crate) struct Qp {
 impl Qp {
     pub(crate) fn new(slot: u32, qpn: Qpn, init: QpInit, now: Instant) -> Self {
         let cap = &init.cap;
+        let attr = QpAttr::new(QpState::Reset);
         Self {
+            route: Route::new(&init, &attr),
             slot,
             qpn,
-            attr: QpAttr::new(QpState::Reset),
+            attr,
             alternate: None,
             flow: NOWHERE,
             requester: Requester::new(),
@@ -102,7 +109,20 @@ impl Qp {
         if state != self.attr.state {
             self.book.leave(self.attr.state, now);
             self.attr.state = state;
+            self.renew_route();
         }
+    }
+
+    /// Attributes have changed.
+    pub(crate) fn renew_route(&mut self) {
+        self.route = Route::new(&self.init, &self.attr);
+    }
+
+    /// What a usual message asks.
+    #[inline(always)]
+    pub(crate) fn route(&self) -> &Route {
+        debug_assert_eq!(self.route, Route::new(&self.init, &self.attr));
+        &self.route
     }
 
     /// Leaves the queue pair as it was created: queues emptied without completions, PSNs and
@@ -110,6 +130,7 @@ impl Qp {
     pub(crate) fn reset(&mut self, now: Instant) {
         self.enter(QpState::Reset, now);
         self.attr = QpAttr::new(QpState::Reset);
+        self.renew_route();
         self.alternate = None;
         self.flow = NOWHERE;
         self.requester = Requester::new();
@@ -128,7 +149,7 @@ impl Qp {
     /// Whether its peer is reached through shared memory instead of packets. UD: each address
     /// handle says so.
     pub(crate) const fn is_local(&self) -> bool {
-        self.attr.av.link.is_some()
+        self.route.is_local
     }
 
     /// What its packets say of automatic path migration.
@@ -161,6 +182,7 @@ impl Qp {
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + size_of::<Book>()
+            + self.receive.memory_bytes()
             + self.sq.memory_bytes()
             + self.rq.memory_bytes()
             + self.responder.replies.memory_bytes()

@@ -176,6 +176,7 @@ pub(crate) fn apply<M, C: CqSink>(
         // The path is chosen once, whatever else of the address changes.
         qp.attr.av.link = link;
     }
+    qp.renew_route();
     if qp.is_local() || qp.transport() == Transport::Ud {
         dev.pages.touch(qp.slot);
     }

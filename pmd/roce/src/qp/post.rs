@@ -1,6 +1,7 @@
 //! What may be posted.
 
 use super::Qp;
+use super::route::Route;
 use super::sq::{SendWqe, Verb};
 use super::state::{QpState, Transport};
 use crate::device::Device;
@@ -18,7 +19,9 @@ pub(crate) fn send<'a, 'b: 'a>(
     dev: &mut Device,
     list: impl IntoIterator<Item = &'a SendWr<'b>>,
 ) -> Result<(), (usize, PostSendError)> {
-    can_send(qp, dev).map_err(|error| (0, error))?;
+    if !qp.route().sends {
+        can_send(qp, dev).map_err(|error| (0, error))?;
+    }
     let usual = Usual::of(qp);
     let mut list = list.into_iter();
     let mut next = list.next();
@@ -38,7 +41,7 @@ pub(crate) fn send<'a, 'b: 'a>(
         }
     };
     // In SQD they wait; in SQE and Error their turn is to be flushed.
-    if posted > 0 && qp.state() != QpState::Sqd {
+    if posted > 0 && (usual.sends || qp.state() != QpState::Sqd) {
         dev.wake(qp);
     }
     outcome
@@ -48,9 +51,6 @@ pub(crate) fn send<'a, 'b: 'a>(
 /// changed.
 #[inline]
 pub(crate) fn send_usual(qp: &mut Qp, dev: &mut Device, wr: &SendWr<'_>) -> bool {
-    if qp.state() != QpState::Rts {
-        return false;
-    }
     let usual = Usual::of(qp);
     let is_posted = qp.sq.post_only(|wqe| usual.put(wr, wqe));
     if is_posted {
@@ -92,7 +92,7 @@ fn can_send_in(state: QpState, dev: &Device) -> Result<(), PostSendError> {
 
 /// What the usual request of a queue pair is known by, so that it need not be checked rule by rule.
 struct Usual {
-    /// It is connected, and takes an element.
+    /// It is connected, in RTS, and takes an element.
     sends: bool,
     reads: bool,
     /// Flags that hold for every request.
@@ -102,13 +102,8 @@ struct Usual {
 impl Usual {
     #[inline]
     fn of(qp: &Qp) -> Self {
-        let transport = qp.transport();
-        let has_sges = qp.init.cap.max_send_sge > 0;
-        Self {
-            sends: matches!(transport, Transport::Rc | Transport::Uc) && has_sges,
-            reads: transport == Transport::Rc && qp.attr.max_rd_atomic > 0 && has_sges,
-            flags: if qp.init.sq_sig_all { SendFlags::SIGNALED } else { SendFlags::empty() },
-        }
+        let &Route { sends, reads, flags, .. } = qp.route();
+        Self { sends, reads, flags }
     }
 
     /// Puts a SEND, WRITE or READ with one element where it belongs, if it is one which [`check`] would
@@ -143,10 +138,8 @@ fn check(qp: &Qp, dev: &Device, wr: &SendWr<'_>) -> Result<u32, PostSendError> {
 #[inline]
 pub(crate) fn recv_usual(qp: &mut Qp, dev: &mut Device, wr: &RecvWr<'_>) -> bool {
     let [only] = wr.sges else { return false };
-    let state = qp.state();
     // A queue pair without receives of its own has no room.
-    let is_usual = state.accepts_post_recv() && state != QpState::Error;
-    if !is_usual || !qp.rq.post_only(wr.wr_id, only) {
+    if !qp.route().receives || !qp.rq.post_only(wr.wr_id, only) {
         return false;
     }
     dev.pages.touch_receives(qp);

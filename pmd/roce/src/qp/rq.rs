@@ -200,6 +200,8 @@ impl RecvQueue {
 pub(crate) struct Receive {
     /// Whether there is one.
     pub(crate) open: bool,
+    /// The queue pair has had one from a shared queue since it was made or reset.
+    pub(crate) had_shared: bool,
     pub(crate) wr_id: WrId,
     /// Domain of the elements: the shared queue's, where it came from one.
     pub(crate) pd: PdId,
@@ -207,10 +209,9 @@ pub(crate) struct Receive {
     pub(crate) cq: CqId,
     /// Bytes it has room for.
     pub(crate) capacity: u64,
-    /// The queue pair has had one from a shared queue since it was made or reset.
-    pub(crate) had_shared: bool,
     count: usize,
-    sges: [Sge; MAX_SGE as usize],
+    /// Apart, so that what every message asks lies together.
+    sges: Box<[Sge; MAX_SGE as usize]>,
 }
 
 impl Receive {
@@ -223,8 +224,13 @@ impl Receive {
             capacity: 0,
             had_shared: false,
             count: 0,
-            sges: [Sge::default(); MAX_SGE as usize],
+            sges: Box::new([Sge::default(); MAX_SGE as usize]),
         }
+    }
+
+    /// Bytes of what belongs to it.
+    pub(crate) const fn memory_bytes(&self) -> usize {
+        size_of::<[Sge; MAX_SGE as usize]>()
     }
 
     /// The elements, in order.

@@ -464,6 +464,13 @@ impl SendQueue {
         self.wqes.get_mut(at)
     }
 
+    /// The oldest request, where it was sent and no other is posted.
+    #[inline]
+    pub(crate) fn sent_alone(&self) -> Option<&SendWqe> {
+        let is_alone = self.next == self.tail && self.len() == 1;
+        if is_alone { self.wqes.get(self.index(self.head)) } else { None }
+    }
+
     /// The oldest requests that lie in a row before the one that is sent next.
     #[inline]
     pub(crate) fn in_flight(&self) -> &[SendWqe] {

@@ -70,6 +70,18 @@ impl QpTable {
         self.qps.get_mut(Self::slot(qpn)).map(Box::as_mut).filter(|qp| qp.qpn == qpn)
     }
 
+    /// The queue pair in a slot, if only to be looked at.
+    #[inline]
+    pub(crate) fn in_slot(&self, slot: u32) -> Option<&Qp> {
+        self.qps.get(slot).map(Box::as_ref)
+    }
+
+    /// The queue pair in the slot of this number, be it this one or another: without looking at it.
+    #[inline]
+    pub(crate) fn near(&self, qpn: Qpn) -> Option<&Qp> {
+        self.in_slot(Self::slot(qpn))
+    }
+
     /// The queue pair in a slot.
     #[inline]
     pub(crate) fn at(&mut self, slot: u32) -> Option<&mut Qp> {

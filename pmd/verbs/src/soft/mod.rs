@@ -12,6 +12,7 @@ mod memory;
 mod peers;
 mod regions;
 mod shm;
+mod taking;
 mod verbs;
 mod wire;
 

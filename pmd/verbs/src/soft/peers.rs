@@ -3,11 +3,11 @@
 use std::os::fd::BorrowedFd;
 
 use pmd_record::Recorded;
-use pmd_roce::ids::{Gid, Instant, LinkId, Lkey, PdId, Psn, Qpn, Rkey, Srqn};
+use pmd_roce::ids::{Gid, Instant, LinkId, PdId, Psn, Qpn, Rkey, Srqn};
 use pmd_roce::limits::{QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS};
 use pmd_roce::local::{
-    Alone, Arrived, DatagramRecord, Direct, LocalFault, LocalPeer, Outgoing, Pair, Plain,
-    PublishedQp, Push, Record, RecordKind, Source, Target,
+    Alone, DatagramRecord, Direct, LocalFault, LocalPeer, Outgoing, Pair, PublishedQp, Push,
+    Record, RecordKind, Source, Target,
 };
 use pmd_roce::memory::AtomicOp;
 use pmd_roce::qp::state::QpState;
@@ -18,6 +18,7 @@ use pmd_wire::shm;
 use super::cq::Cqs;
 use super::memory::TableMemory;
 use super::shm::Shm;
+use super::taking::Taking;
 
 /// Most elements of a work request: those of the engine fit.
 const MAX_SGE: usize = pmd_roce::limits::MAX_SGE as usize;
@@ -107,142 +108,16 @@ fn owner_of(qpn: Qpn) -> (u32, u32) {
     (qpn.value() >> (lcore_at + QPN_LCORE_BITS), lcore)
 }
 
-/// What takes in what arrives on a link.
-struct Taking<'a> {
-    now: Instant,
-    link: LinkId,
-    engine: &'a mut Recorded,
-    memory: &'a mut TableMemory,
-    cqs: &'a mut Cqs,
-}
-
-impl shm::Take for Taking<'_> {
-    #[inline(always)]
-    fn alone(&mut self, arrivals: &mut shm::Arrivals<'_>) -> bool {
-        let mut arrivals = Arrivals { links: None, link: self.link, arrivals };
-        self.engine.handle_arrival(self.link, &mut arrivals, self.cqs)
-    }
-
-    #[inline(always)]
-    fn run(
-        &mut self,
-        links: &shm::Links,
-        arrivals: &mut shm::Arrivals<'_>,
-        budget: usize,
-    ) -> usize {
-        let mut arrivals = Arrivals { links: Some(links), link: self.link, arrivals };
-        self.engine.handle_arrivals(self.link, &mut arrivals, budget, self.cqs)
-    }
-
-    #[inline(never)]
-    fn record(
-        &mut self,
-        links: &mut shm::Links,
-        record: &shm::Record,
-        payload: &mut shm::Payload<'_>,
-    ) -> bool {
-        let Self { now, link, engine, memory, cqs } = self;
-        let (record, mut payload) = (from_wire(record), Bytes(payload));
-        let mut links = Answering(links);
-        engine.handle_record(*now, *link, &record, &mut payload, *memory, &mut links, *cqs)
-    }
-}
-
-/// Messages at the front of a ring.
-struct Arrivals<'a, 'b> {
-    /// To look at a sender again whose bytes are borrowed.
-    links: Option<&'a shm::Links>,
-    link: LinkId,
-    arrivals: &'a mut shm::Arrivals<'b>,
-}
-
-impl pmd_roce::local::Arrivals for Arrivals<'_, '_> {
-    type Messages<'a, const BORROWED: bool>
-        = Messages<'a, BORROWED>
-    where
-        Self: 'a;
-
-    #[inline(always)]
-    fn front(&self) -> Option<(Qpn, bool)> {
-        self.arrivals.front().map(|(dst, is_borrowed)| (Qpn::new(dst), is_borrowed))
-    }
-
-    #[inline(always)]
-    fn messages<const BORROWED: bool>(
-        &mut self,
-        dst: Qpn,
-        src: Qpn,
-        pd: PdId,
-        lkey: Lkey,
-    ) -> Option<Messages<'_, BORROWED>> {
-        let Self { links, link, arrivals } = self;
-        let messages = arrivals.messages(dst.value(), src.value(), pd.0, lkey.0)?;
-        Some(Messages { links: *links, link: *link, src, messages })
-    }
-
-    #[inline(always)]
-    fn take(&mut self, dst: Qpn, src: Qpn, pd: PdId, seq: Psn, into: &Sge) -> Option<Plain> {
-        let (dst, src, seq) = (dst.value(), src.value(), seq.value());
-        let shm::Plain { len, solicited } =
-            self.arrivals.take(dst, src, pd.0, seq, &element(into))?;
-        Some(Plain { len, solicited })
-    }
-}
-
-/// Messages of one queue pair among them.
-struct Messages<'a, const BORROWED: bool> {
-    links: Option<&'a shm::Links>,
-    link: LinkId,
-    src: Qpn,
-    messages: shm::Messages<'a, BORROWED>,
-}
-
-impl<const BORROWED: bool> pmd_roce::local::Messages for Messages<'_, BORROWED> {
-    #[inline(always)]
-    fn copy(&mut self, seq: Psn, into: &Sge) -> Option<Plain> {
-        let shm::Plain { len, solicited } = self.messages.copy(seq.value(), &element(into))?;
-        Some(Plain { len, solicited })
-    }
-
-    #[inline(always)]
-    fn advance(&mut self) {
-        self.messages.advance();
-    }
-
-    #[inline(always)]
-    fn sender(&self) -> Target {
-        self.links.map_or(Target::Gone, |links| target(links, self.link, self.src))
-    }
-}
-
 /// Links lent out while one of them delivers a record, to answer it.
-struct Answering<'a>(&'a mut shm::Links);
-
-/// The payload of a record.
-struct Bytes<'a, 'b>(&'a mut shm::Payload<'b>);
-
-impl Arrived for Bytes<'_, '_> {
-    #[inline(always)]
-    fn is_borrowed(&self) -> bool {
-        self.0.is_borrowed()
-    }
-
-    #[inline(always)]
-    fn copy_to(&mut self, pd: PdId, offset: u32, sge: &Sge) -> Result<(), LocalFault> {
-        match self.0.copy_to(pd.0, offset, &element(sge)) {
-            Ok(()) => Ok(()),
-            Err(found) => Err(fault(found)),
-        }
-    }
-}
+pub(super) struct Answering<'a>(pub(super) &'a mut shm::Links);
 
 #[inline(always)]
-fn element(sge: &Sge) -> shm::Sge {
+pub(super) fn element(sge: &Sge) -> shm::Sge {
     shm::Sge { addr: sge.addr, len: sge.len, lkey: sge.lkey.0 }
 }
 
 #[cold]
-fn fault(fault: shm::MemoryFault) -> LocalFault {
+pub(super) fn fault(fault: shm::MemoryFault) -> LocalFault {
     match fault {
         shm::MemoryFault::Local => LocalFault::Local,
         // Memory that the peer keeps to itself cannot be reached from here, whatever its key grants.
@@ -284,7 +159,7 @@ fn published(qp: &shm::ShownQp) -> Option<PublishedQp> {
 }
 
 #[inline(never)]
-fn target(links: &shm::Links, link: LinkId, qpn: Qpn) -> Target {
+pub(super) fn target(links: &shm::Links, link: LinkId, qpn: Qpn) -> Target {
     match links.target(link.0, qpn.value()) {
         shm::Target::Qp(qp) => published(&qp).map_or(Target::Absent, Target::Qp),
         shm::Target::Absent => Target::Absent,
@@ -324,7 +199,7 @@ fn to_wire(record: &Record) -> shm::Record {
     }
 }
 
-fn from_wire(record: &shm::Record) -> Record {
+pub(super) fn from_wire(record: &shm::Record) -> Record {
     Record {
         kind: match record.kind {
             shm::Kind::Send => RecordKind::Send,
@@ -591,6 +466,13 @@ impl LocalPeer for Peers {
     #[inline(always)]
     fn straight(&mut self, link: LinkId, pair: Pair) -> Option<Straight<'_>> {
         Straight::open(self.links.as_mut()?, link, pair)
+    }
+
+    #[inline(always)]
+    fn expect(&self, link: LinkId, qpn: Qpn) {
+        if let Some(links) = &self.links {
+            links.expect(link.0, qpn.value());
+        }
     }
 
     fn target(&self, link: LinkId, qpn: Qpn) -> Target {

@@ -366,6 +366,14 @@ impl Links {
         self.link(link).map(|link| link.out.page.glance(qpn))
     }
 
+    /// Says that a target's receives are looked at soon: a hint, so that they can be brought near.
+    #[inline]
+    pub fn expect(&self, link: u32, qpn: u32) {
+        if let Some(link) = self.link(link) {
+            link.out.page.expect(qpn);
+        }
+    }
+
     /// Shows that one of this lcore's queue pairs has posted receives. Nothing else of its page, which is shown, has changed.
     #[inline]
     pub fn show_receives(&mut self, qpn: u32, rq_psn: u32, posted: u32) {

@@ -222,6 +222,14 @@ impl PeerPage {
         if slot < self.slots { self.words.word(receives_of(self.slots, slot)) } else { None }
     }
 
+    /// Has the word that counts the receives of a queue pair brought near.
+    #[inline]
+    pub(crate) fn expect(&self, qpn: u32) {
+        if let Some(word) = self.receives(qpn) {
+            word.prefetch();
+        }
+    }
+
     /// The queue pair with this number, if it exists now.
     pub(crate) fn look(&self, qpn: u32) -> Option<ShownQp> {
         let slot = slot_of(qpn);
