@@ -51,6 +51,8 @@ pub(crate) struct Report {
     pub(crate) cells: Vec<Cell>,
     pub(crate) deviations: Vec<Deviation>,
     pub(crate) unreachable: Vec<Unreachable>,
+    /// Services that the device does not have.
+    pub(crate) absent: Vec<Transport>,
     pub(crate) findings: Vec<Finding>,
 }
 
@@ -148,6 +150,7 @@ impl Report {
             "deviations": states.chain(others).collect::<Vec<_>>(),
             "unanswered": self.unanswered(),
             "unreachable": unreachable.collect::<Vec<_>>(),
+            "absent": self.absent.iter().map(|transport| transport.name()).collect::<Vec<_>>(),
         })
     }
 
@@ -227,6 +230,9 @@ impl Report {
             }
         }
         text.push('\n');
+        for transport in &self.absent {
+            let _ = writeln!(text, "{transport}: the device has no such service");
+        }
         for Unreachable { transport, state, why } in &self.unreachable {
             let _ = writeln!(text, "{transport} is never in {state}: {why}");
         }
@@ -264,6 +270,7 @@ mod tests {
                 state: QpState::Sqe,
                 why: "a send that fails leads to ERR".to_owned(),
             }],
+            absent: vec![Transport::XrcTgt],
             ..Report::new("soft")
         }
     }
@@ -295,6 +302,7 @@ mod tests {
             })
         );
         assert_eq!(json["unreachable"][0]["state"], "SQE");
+        assert_eq!(json["absent"], json!(["XRC_TGT"]));
         assert_eq!(Report::default().to_json("x", None)["ok"], true);
     }
 
@@ -340,6 +348,7 @@ mod tests {
         let columns: Vec<_> = row["INIT -> RTR".len()..].split_whitespace().collect();
         assert_eq!(columns, ["-", "1/30", "wrong", "-", "-", "-"]);
         assert!(text.contains("deviation: UC INIT -> RTR, without AV\n  expected: refused ("));
+        assert!(text.contains("\nXRC_TGT: the device has no such service\n"));
         assert!(text.contains("RC is never in SQE: a send that fails leads to ERR"));
         assert!(text.ends_with("\n31 checks, 1 deviation, 1 of them without an answer\n"));
     }
