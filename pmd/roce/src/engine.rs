@@ -40,7 +40,9 @@ use crate::work::{AhId, RecvWr, SendWr};
 
 pub use config::{EngineConfig, QpView, SrqInit, SrqView};
 
-pub use crate::error::{DestroyError, PostMadError, PostRecvError, PostSendError, ResourceError};
+pub use crate::error::{
+    DestroyError, PostMadError, PostRecvError, PostSendError, Refusal, ResourceError,
+};
 
 /// A RoCEv2 device of one lcore.
 #[derive(Debug)]

@@ -1,7 +1,19 @@
 //! Why the engine refused: one type per operation, each saying what to do.
 
+use std::io;
+
 use crate::ids::{Gid, Qpn, Srqn};
 use crate::qp::state::QpState;
+
+/// A device that is driven by a library of its own refused a call, with an error number of the system. The engine never does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call}: {}", io::Error::from_raw_os_error(*errno))]
+pub struct Refusal {
+    /// The call.
+    pub call: &'static str,
+    /// The error number.
+    pub errno: i32,
+}
 
 /// Why a send request was not accepted. Nothing of it was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +56,9 @@ pub enum PostSendError {
     /// The device failed as a whole.
     #[error("the device failed: open it anew")]
     DeviceFatal,
+    /// The device's driver refused.
+    #[error(transparent)]
+    Driver(#[from] Refusal),
 }
 
 /// Why a management datagram was not accepted. Nothing of it was posted.
@@ -93,6 +108,9 @@ pub enum PostRecvError {
     /// The device failed as a whole.
     #[error("the device failed: open it anew")]
     DeviceFatal,
+    /// The device's driver refused.
+    #[error(transparent)]
+    Driver(#[from] Refusal),
 }
 
 /// Why an object could not be destroyed.
@@ -139,4 +157,7 @@ pub enum ResourceError {
     /// The device failed as a whole.
     #[error("the device failed: open it anew")]
     DeviceFatal,
+    /// The device's driver refused.
+    #[error(transparent)]
+    Driver(#[from] Refusal),
 }

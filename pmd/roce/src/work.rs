@@ -7,8 +7,9 @@ use bitflags::bitflags;
 pub use crate::completion::Completion;
 use crate::ids::{Lkey, Qpn, Rkey, Srqn, WrId};
 
-/// A piece of local memory, as `struct ibv_sge`.
+/// A piece of local memory, laid out as `struct ibv_sge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
 pub struct Sge {
     /// Virtual address within the region's address range.
     pub addr: u64,

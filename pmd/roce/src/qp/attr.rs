@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::error::Refusal;
 use crate::ids::{CqId, Gid, LinkId, PathMtu, PdId, Psn, Qpn, Srqn, XrcdId};
 use crate::qp::state::{QpState, TransitionError, Transport};
 use crate::work::Access;
@@ -75,6 +76,9 @@ pub enum CreateQpError {
     /// The device failed as a whole.
     #[error("the device failed: open it anew")]
     DeviceFatal,
+    /// The device's driver refused.
+    #[error(transparent)]
+    Driver(#[from] Refusal),
 }
 
 /// An address vector, as `struct ibv_ah_attr` with its GRH: on RoCE the GRH is never optional.
@@ -267,4 +271,7 @@ pub enum ModifyQpError {
         /// Addresses of the port.
         len: usize,
     },
+    /// The device's driver refused.
+    #[error(transparent)]
+    Driver(#[from] Refusal),
 }

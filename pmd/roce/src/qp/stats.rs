@@ -32,6 +32,18 @@ pub struct QpStats {
 }
 
 impl QpStats {
+    /// Of a queue pair that was created now, for whoever keeps its book where no engine does.
+    pub fn begun(now: Instant) -> Self {
+        Book::new(now).stats(QpState::Reset)
+    }
+
+    /// It has gone to another state, or to the same anew.
+    pub fn enter(&mut self, state: QpState, now: Instant) {
+        self.dwell[self.state as usize] += now.since(self.since);
+        self.starts += u32::from(self.state == QpState::Reset && state != QpState::Reset);
+        (self.state, self.since) = (state, now);
+    }
+
     /// How long it was in a state, all times together, the present one up to `now`.
     pub fn dwell(&self, state: QpState, now: Instant) -> Duration {
         let present = if state == self.state { now.since(self.since) } else { Duration::ZERO };
