@@ -47,6 +47,9 @@ pub struct PortAttr {
 impl Device {
     /// Capabilities and limits, as `ibv_query_device(3)`.
     pub fn attr(&self) -> DeviceAttr {
+        if let Some(port) = self.nic() {
+            return port.attr;
+        }
         #[expect(clippy::cast_possible_truncation, reason = "tables of a few thousand entries")]
         let count = |entries: usize| entries as u32;
         DeviceAttr {
@@ -59,12 +62,19 @@ impl Device {
             max_srq_wr: MAX_SRQ_WR,
             max_ah: count(MAX_AHS),
             max_qp_rd_atom: MAX_RD_ATOMIC,
-            auto_path_mig: self.auto_path_mig(),
+            auto_path_mig: self.soft().is_some_and(|port| port.auto_path_mig),
         }
     }
 
     /// State, MTU and addresses of its port, as `ibv_query_port(3)`.
     pub fn port(&self) -> PortAttr {
+        if let Some(port) = self.nic() {
+            return port.query().unwrap_or_else(|error| {
+                tracing::warn!("{}: {error}", self.name());
+                let (state, gids) = (PortState::Down, GidTable::default());
+                PortAttr { state, active_mtu: self.mtu(), gids }
+            });
+        }
         let entry = GidEntry {
             index: 0,
             gid: self.gid(),

@@ -17,6 +17,7 @@ use crate::endpoint::ConnectError;
 use crate::event::{EVENT_PATIENCE, Event, Unacknowledged};
 use crate::pd::Pd;
 use crate::provider::Provider;
+use crate::rdma_core;
 use crate::soft;
 
 /// One lcore's part of a device: everything created through it belongs to this thread. A cheap
@@ -60,6 +61,14 @@ impl Context {
     /// Where there is another device.
     pub(crate) fn with_soft<R>(&self, act: impl FnOnce(&mut soft::Core) -> R) -> R {
         self.with(|core| act(core.soft().expect("only a software NIC has that")))
+    }
+
+    /// For what belongs to a device of rdma-core.
+    ///
+    /// # Panics
+    /// Where there is another device.
+    pub(crate) fn with_nic<R>(&self, act: impl FnOnce(&mut rdma_core::Core) -> R) -> R {
+        self.with(|core| act(core.nic().expect("only a device of rdma-core has that")))
     }
 
     /// The device.
@@ -164,6 +173,13 @@ impl Context {
         self.with(|core| core.take_event(&|_| true))
     }
 
+    /// By packets toward an address, from the address of this device: with the port and the index that it has now.
+    pub fn address(&self, gid: Gid) -> AddressVector {
+        let own = self.device.gid();
+        let (port, sgid_index) = self.with(|core| core.find_gid(own)).unwrap_or((1, 0));
+        AddressVector { port, sgid_index, ..AddressVector::to(gid) }
+    }
+
     /// The path to a queue pair of a peer on this host: shared memory as far as the device's wire
     /// allows it and the peer is found, else packets. Not for the data path: it waits for the peer's
     /// process, bounded.
@@ -171,7 +187,7 @@ impl Context {
     /// # Errors
     /// [`ConnectError::Unreachable`] when there must be shared memory and is none.
     pub fn path_to(&self, gid: Gid, qpn: Qpn) -> Result<AddressVector, ConnectError> {
-        let packets = AddressVector::to(gid);
+        let packets = self.address(gid);
         let wish = self.device.path();
         if wish == PathWish::Packets {
             return Ok(packets);

@@ -3,7 +3,7 @@
 use std::rc::{Rc, Weak};
 
 use arrayvec::ArrayVec;
-use pmd_roce::engine::DestroyError;
+use pmd_roce::engine::{DestroyError, Refusal};
 use pmd_roce::event::EventScope;
 use pmd_roce::ids::CqId;
 use pmd_roce::work::Completion;
@@ -24,6 +24,9 @@ pub enum CreateCqError {
     /// The depth is 0 or too large.
     #[error("a completion queue holds 1 to {MAX_CQE} completions, not {0}")]
     Depth(u32),
+    /// The device's driver refused.
+    #[error(transparent)]
+    Driver(Refusal),
 }
 
 /// A completion queue. Destroyed with its last handle, which queue pairs on it hold too.

@@ -7,39 +7,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time;
 
 use pmd_ledger::Switches;
-use pmd_mem::table::Retired;
-use pmd_mem::{
-    Key, Memlock, MemoryTable, Numa, Region, RegionError, RegionSpec, Seal, memlock_limit,
-};
+use pmd_mem::{Memlock, RegionError};
 use pmd_observe::why::FaultHits;
-use pmd_record::{Recorded, Recording};
-use pmd_roce::engine::EngineConfig;
-use pmd_roce::ids::{Gid, Instant, PathMtu, PdId, Qpn};
-use pmd_roce::limits::{
-    ACK_REQUEST_EVERY, MAX_QPS, QPN_GENERATION_BITS, QPN_INDEX_BITS, QPN_LCORE_BITS, WINDOW_PACKETS,
-};
-use pmd_roce::work::Access;
-use pmd_wire::Wire;
+use pmd_record::Recording;
+use pmd_roce::ids::{Gid, Instant, PathMtu, Qpn};
+use pmd_roce::limits::{MAX_MESSAGE, QPN_LCORE_BITS};
 use pmd_wire::shm::Nonce;
 use pmd_wire::tap::CaptureError;
-use pmd_wire::udp::{self, LcoreBits, UdpOptions};
+use pmd_wire::udp;
 
 use crate::connect::{HostId, PathWish};
 use crate::context::Context;
-use crate::discover::{address_at, index_of};
-use crate::disturb::{Disturb, Disturbance};
+use crate::disturb::Disturb;
 use crate::gid::{RoceVersion, SourceGid};
 use crate::journal::{Journal, JournalReader, journal};
-use crate::mr::RegisterError;
 use crate::provider::Provider;
-use crate::soft::{
-    Core, CoreParts, Handover, MAX_REGIONS, Peers, Regions, Shm, TableMemory, access,
-};
+use crate::rdma_core::{self, NicChoice, NicError};
+use crate::soft;
 
 /// Lcores that can share a device.
 pub const MAX_LCORES: u32 = 1 << QPN_LCORE_BITS;
-/// Entries of a device's memory table.
-const TABLE_ENTRIES: u32 = 1 << 14;
 /// Shared receive queues of one lcore.
 pub(crate) const MAX_SRQS: usize = 256;
 /// Address handles of one lcore.
@@ -82,6 +69,8 @@ pub struct DeviceConfig {
     pub switches: Switches,
     /// What every input of its lcores is written to.
     pub record: Option<Arc<Recording>>,
+    /// A device of rdma-core instead of the software NIC: a real NIC, or the kernel's RoCE.
+    pub nic: Option<NicChoice>,
 }
 
 impl Default for DeviceConfig {
@@ -98,6 +87,7 @@ impl Default for DeviceConfig {
             disturb: Disturb::default(),
             switches: Switches::default(),
             record: None,
+            nic: None,
         }
     }
 }
@@ -145,6 +135,24 @@ pub enum OpenError {
         "{0}: captures and faults need packets, and wire = \"shm\" has none: use wire = \"udp\" or \"auto\""
     )]
     NoPackets(String),
+    /// There is no such device of rdma-core, or no library to drive it by.
+    #[error("{device}: {reason}")]
+    Nic {
+        /// Name of the device in the configuration.
+        device: String,
+        /// Why, and what to do.
+        reason: NicError,
+    },
+    /// Only a software NIC has that.
+    #[error("{device}: a device of rdma-core has not {what}: use {fix}")]
+    NotOnNic {
+        /// Name of the device in the configuration.
+        device: String,
+        /// What was asked for.
+        what: &'static str,
+        /// What has it.
+        fix: &'static str,
+    },
     /// The capture file cannot be written.
     #[error(transparent)]
     Capture(#[from] CaptureError),
@@ -163,7 +171,7 @@ pub enum OpenError {
 impl OpenError {
     /// Whether this machine has no such device.
     pub fn is_absent(&self) -> bool {
-        matches!(self, Self::Address { reason: udp::BindError::NotLocal(_), .. })
+        matches!(self, Self::Address { reason: udp::BindError::NotLocal(_), .. } | Self::Nic { .. })
     }
 }
 
@@ -177,46 +185,34 @@ pub struct Device {
 struct Shared {
     name: String,
     lcores: u32,
-    path: PathWish,
-    auto_path_mig: bool,
-    source: SourceGid,
-    /// Why that one.
-    reason: &'static str,
-    mtu: PathMtu,
-    netdev: Option<String>,
-    prefix: u32,
-    table: Arc<MemoryTable>,
-    regions: Arc<Regions>,
-    shm: Option<Shm>,
+    under: Under,
     pds: AtomicU32,
-    parts: Mutex<Vec<Option<Part>>>,
+    /// What each lcore writes to, until it takes it.
+    journals: Mutex<Vec<Option<Journal>>>,
     /// What its lcores have written down.
     journal: JournalReader,
-    handover: Handover,
-    disturbance: Disturbance,
     switches: Switches,
-    record: Option<Arc<Recording>>,
     epoch: time::Instant,
     host: HostId,
 }
 
-/// What one lcore takes with it.
-struct Part {
-    wire: Option<Box<dyn Wire>>,
-    journal: Journal,
+/// What is under a device.
+enum Under {
+    Soft(Box<soft::Port>),
+    RdmaCore(Arc<rdma_core::Port>),
 }
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device")
             .field("name", &self.shared.name)
-            .field("gid", &self.shared.source.gid)
+            .field("gid", &self.gid())
             .finish_non_exhaustive()
     }
 }
 
 impl Device {
-    /// Opens a software NIC.
+    /// Opens a software NIC, or the device of rdma-core that [`DeviceConfig::nic`] names.
     ///
     /// # Errors
     /// [`OpenError`]; its text names the fix.
@@ -224,83 +220,34 @@ impl Device {
         if config.lcores == 0 || config.lcores > MAX_LCORES {
             return Err(OpenError::Lcores(config.lcores));
         }
-        let config = &with_address(config)?;
-        let packets = config.disturb.is_active();
-        if packets && config.wire == WireChoice::Shm {
-            return Err(OpenError::NoPackets(config.name.clone()));
-        }
-        let (table, table_region) = memory_table(config)?;
-        let regions = Arc::new(Regions::new());
-        let (mut wires, choice) = open_wires(config, packets)?;
-        let address = wires.first().map(|wire| wire.address());
-        let mtu = match wires.first() {
-            Some(wire) => PathMtu::largest_within(wire.max_payload()).unwrap_or(PathMtu::B256),
-            None => PathMtu::B4096,
-        };
-        let netdev = wires.first().map(|wire| wire.interface().name.clone());
-        let gid = address
-            .or(config.address)
-            .map_or_else(|| Gid::from(IpAddr::from([127, 0, 0, 1])), Gid::from);
-        let shares = config.one_copy && !packets && config.wire != WireChoice::Udp;
-        let shm = match shares.then(|| Shm::open(config.lcores, gid.ip(), &table, table_region)) {
-            None => None,
-            Some(Ok(shm)) => Some(shm),
-            Some(Err(reason)) if choice == WireChoice::Shm => {
-                return Err(OpenError::SharedMemory { device: config.name.clone(), reason });
-            }
-            Some(Err(reason)) => {
-                tracing::warn!("{}: no shared memory, packets only: {reason}", config.name);
-                None
+        let under = match &config.nic {
+            None => Under::Soft(Box::new(soft::Port::open(config)?)),
+            Some(nic) => {
+                config.suits_a_nic()?;
+                let gid_index = nic.gid_index.or(config.gid_index);
+                let port = rdma_core::Port::open(&NicChoice { gid_index, ..nic.clone() });
+                let port =
+                    port.map_err(|reason| OpenError::Nic { device: config.name.clone(), reason })?;
+                let (name, device, number) = (&config.name, &port.device, port.number);
+                tracing::info!("{name}: {device} port {number}, {}: {}", port.gid, port.reason);
+                Under::RdmaCore(Arc::new(port))
             }
         };
-        let disturbance = Disturbance::start(&config.disturb)?;
-        let mut readers = Vec::with_capacity(config.lcores as usize);
-        let parts = (0..config.lcores)
-            .map(|lcore| {
-                let wire = (!wires.is_empty())
-                    .then(|| disturbance.wrap(Box::new(wires.remove(0)), lcore, address));
+        let (journals, readers) = (0..config.lcores)
+            .map(|_| {
                 let (journal, reader) = journal();
-                readers.push(reader);
-                Some(Part { wire, journal })
+                (Some(journal), reader)
             })
-            .collect();
-        let path = match choice {
-            WireChoice::Shm => PathWish::SharedMemory,
-            _ if shares && shm.is_some() => PathWish::Any,
-            _ => PathWish::Packets,
-        };
-        // A number for people, which nothing depends on.
-        let index = config.gid_index.or_else(|| index_of(gid.ip()).ok().flatten());
-        let source = SourceGid { index, gid, version: RoceVersion::V2 };
-        let reason = match (config.gid_index, config.address) {
-            (Some(_), _) => "its index was asked for",
-            (None, Some(_)) => "asked for",
-            (None, None) => "the first free loopback address",
-        };
-        let name = &config.name;
-        tracing::debug!("{name}: {source}: {reason}; path MTU {mtu}, path {path:?}");
-        let prefix = shm.as_ref().map_or_else(|| 1 + std::process::id() % 127, Shm::prefix);
+            .unzip();
         Ok(Self {
             shared: Arc::new(Shared {
                 name: config.name.clone(),
                 lcores: config.lcores,
-                path,
-                auto_path_mig: config.auto_path_mig,
-                source,
-                reason,
-                mtu,
-                netdev,
-                prefix,
-                table,
-                regions,
-                shm,
+                under,
                 pds: AtomicU32::new(1),
-                parts: Mutex::new(parts),
-                journal: JournalReader::new(name, time::SystemTime::now(), readers),
-                handover: Handover::new(prefix, config.lcores),
-                disturbance,
+                journals: Mutex::new(journals),
+                journal: JournalReader::new(&config.name, time::SystemTime::now(), readers),
                 switches: config.switches,
-                record: config.record.clone(),
                 epoch: time::Instant::now(),
                 host: HostId::of_this_process(),
             }),
@@ -312,29 +259,72 @@ impl Device {
         &self.shared.name
     }
 
-    /// Its address.
-    pub fn gid(&self) -> Gid {
-        self.shared.source.gid
+    /// What drives it, in one word: `soft` of the software NIC, else the kernel's driver, as in `rxe` or `mlx5`.
+    pub fn driver(&self) -> &str {
+        match &self.shared.under {
+            Under::Soft(_) => "soft",
+            Under::RdmaCore(port) => &port.driver,
+        }
     }
 
-    /// The same with its place in the table that [`soft_addresses`](crate::soft_addresses) had when it was opened.
+    /// Its address.
+    pub fn gid(&self) -> Gid {
+        match &self.shared.under {
+            Under::Soft(port) => port.source.gid,
+            Under::RdmaCore(port) => port.gid,
+        }
+    }
+
+    /// The same with its place in the table of its port: that of [`soft_addresses`](crate::soft_addresses) when a software NIC
+    /// was opened, that of the device else.
     pub fn source(&self) -> SourceGid {
-        self.shared.source
+        match &self.shared.under {
+            Under::Soft(port) => port.source,
+            Under::RdmaCore(port) => {
+                let index = Some(port.gid_index.into());
+                SourceGid { index, gid: port.gid, version: port.version }
+            }
+        }
     }
 
     /// Why it has this address and no other, in words.
-    pub fn source_reason(&self) -> &'static str {
-        self.shared.reason
+    pub fn source_reason(&self) -> &str {
+        match &self.shared.under {
+            Under::Soft(port) => port.reason,
+            Under::RdmaCore(port) => &port.reason,
+        }
+    }
+
+    /// How its packets look.
+    pub fn roce_version(&self) -> RoceVersion {
+        match &self.shared.under {
+            Under::Soft(_) => RoceVersion::V2,
+            Under::RdmaCore(port) => port.version,
+        }
     }
 
     /// The largest path MTU that its wire carries.
     pub fn mtu(&self) -> PathMtu {
-        self.shared.mtu
+        match &self.shared.under {
+            Under::Soft(port) => port.mtu,
+            Under::RdmaCore(port) => port.mtu,
+        }
+    }
+
+    /// Bytes of the largest message on a connection.
+    pub fn max_message(&self) -> u32 {
+        match &self.shared.under {
+            Under::Soft(_) => MAX_MESSAGE,
+            Under::RdmaCore(port) => port.max_message,
+        }
     }
 
     /// The network interface under its wire; none where only memory is shared.
     pub(crate) fn netdev(&self) -> Option<&str> {
-        self.shared.netdev.as_deref()
+        match &self.shared.under {
+            Under::Soft(port) => port.netdev.as_deref(),
+            Under::RdmaCore(port) => port.netdev.as_deref(),
+        }
     }
 
     /// Lcores it was opened for.
@@ -344,7 +334,10 @@ impl Device {
 
     /// How it wants to be reached.
     pub fn path(&self) -> PathWish {
-        self.shared.path
+        match &self.shared.under {
+            Under::Soft(port) => port.path,
+            Under::RdmaCore(_) => PathWish::Packets,
+        }
     }
 
     /// Which host and user it runs on.
@@ -354,7 +347,23 @@ impl Device {
 
     /// Names it among the devices that share memory; none where it shares none.
     pub(crate) fn nonce(&self) -> Option<Nonce> {
-        self.shared.shm.as_ref().map(Shm::nonce)
+        self.soft().and_then(soft::Port::nonce)
+    }
+
+    /// The software NIC, where it is that.
+    pub(crate) fn soft(&self) -> Option<&soft::Port> {
+        match &self.shared.under {
+            Under::Soft(port) => Some(port),
+            Under::RdmaCore(_) => None,
+        }
+    }
+
+    /// The port of a device of rdma-core, where it is that.
+    pub(crate) fn nic(&self) -> Option<&rdma_core::Port> {
+        match &self.shared.under {
+            Under::Soft(_) => None,
+            Under::RdmaCore(port) => Some(port),
+        }
     }
 
     /// One lcore's part; to be taken once, by the thread that will run it.
@@ -362,43 +371,24 @@ impl Device {
     /// # Errors
     /// [`OpenError::Lcore`] when it was taken before.
     pub fn context(&self, lcore: u32) -> Result<Context, OpenError> {
-        let part = {
-            let mut parts = self.shared.parts.lock().unwrap_or_else(PoisonError::into_inner);
-            parts.get_mut(lcore as usize).and_then(Option::take)
+        let journal = {
+            let mut journals = self.shared.journals.lock().unwrap_or_else(PoisonError::into_inner);
+            journals.get_mut(lcore as usize).and_then(Option::take)
         };
-        let Part { wire, journal } = part.ok_or_else(|| OpenError::Lcore {
+        let journal = journal.ok_or_else(|| OpenError::Lcore {
             device: self.shared.name.clone(),
             lcore,
             lcores: self.shared.lcores,
         })?;
-        let config = EngineConfig {
-            process: self.shared.prefix,
-            lcore,
-            gids: vec![self.shared.source.gid],
-            second_port: Vec::new(),
-            seed: pmd_mem::os_entropy(),
-            auto_path_mig: self.shared.auto_path_mig,
-            max_qps: MAX_QPS,
-            max_srqs: MAX_SRQS,
-            max_ahs: MAX_AHS,
-            window_packets: WINDOW_PACKETS,
-            ack_request_every: ACK_REQUEST_EVERY,
-            mtu: self.shared.mtu,
-            source_port: wire.as_ref().map(|wire| wire.source_port(pmd_wire::ROCE_PORT)),
+        let core = match &self.shared.under {
+            Under::Soft(port) => Provider::Soft(port.core(lcore, journal)),
+            Under::RdmaCore(port) => {
+                let device = self.name().to_owned();
+                let core = port.core(journal);
+                Provider::RdmaCore(core.map_err(|reason| OpenError::Nic { device, reason })?)
+            }
         };
-        let engine = match &self.shared.record {
-            Some(record) => Recorded::on(record, &format!("{} lcore {lcore}", self.name()), config),
-            None => Recorded::new(config),
-        };
-        let memory =
-            TableMemory::new(Arc::clone(&self.shared.table), Arc::clone(&self.shared.regions));
-        let peers = Peers::new(self.shared.shm.as_ref(), lcore);
-        let handover = self.shared.handover.of(lcore);
-        Ok(Context::new(
-            self.clone(),
-            lcore,
-            Provider::Soft(Core::new(CoreParts { engine, memory, peers, wire, handover, journal })),
-        ))
+        Ok(Context::new(self.clone(), lcore, core))
     }
 
     /// Nanoseconds since the device was opened.
@@ -408,7 +398,7 @@ impl Device {
 
     /// How often each fault of its frames has acted, at all its lcores.
     pub fn faults(&self) -> Vec<FaultHits> {
-        self.shared.disturbance.hits()
+        self.soft().map(|port| port.disturbance.hits()).unwrap_or_default()
     }
 
     /// The transition journal of all its lcores, for a thread of its own: from the oldest record that is left, each
@@ -427,7 +417,7 @@ impl Device {
     /// # Errors
     /// What went wrong with the file, such as a full disk.
     pub fn finish_capture(&self) -> Result<(), CaptureError> {
-        self.shared.disturbance.finish()
+        self.soft().map_or(Ok(()), |port| port.disturbance.finish())
     }
 
     /// What asynchronous events do to the work of endpoints.
@@ -435,141 +425,35 @@ impl Device {
         self.shared.switches
     }
 
-    pub(crate) fn table(&self) -> &MemoryTable {
-        &self.shared.table
-    }
-
-    pub(crate) fn auto_path_mig(&self) -> bool {
-        self.shared.auto_path_mig
-    }
-
     pub(crate) fn next_pd(&self) -> u32 {
         self.shared.pds.fetch_add(1, Ordering::Relaxed)
     }
-
-    pub(crate) fn register(
-        &self,
-        region: &Arc<Region>,
-        offset: u64,
-        length: u64,
-        va: u64,
-        pd: PdId,
-        rights: Access,
-    ) -> Result<Key, RegisterError> {
-        let regions = &self.shared.regions;
-        let number = regions.number(region).ok_or(RegisterError::TooManyRegions(MAX_REGIONS))?;
-        let key = self.shared.table.register(&pmd_mem::table::Registration {
-            region: number,
-            region_len: region.len(),
-            offset,
-            length,
-            va,
-            pd: pd.0,
-            access: access(rights),
-        })?;
-        if let Some(shm) = &self.shared.shm
-            && regions.widens(number, rights)
-            && let Err(error) = shm.export(number, region, rights)
-        {
-            regions.untold(number);
-            self.deregister(key, region);
-            return Err(RegisterError::Share(error.to_string()));
-        }
-        Ok(key)
-    }
-
-    /// Revokes a key and waits, bounded, until no peer uses the memory behind it.
-    pub(crate) fn deregister(&self, key: Key, region: &Arc<Region>) {
-        match self.shared.table.deregister(key) {
-            Ok(retired) => self.reclaim(retired, Some(region)),
-            // Windows still bound to it keep the key alive; the table's leak report names them.
-            Err(error) => tracing::warn!(
-                "{}: memory region {:#010x} stays registered: {error}",
-                self.name(),
-                key.0
-            ),
-        }
-    }
-
-    pub(crate) fn free_window(&self, key: Key) {
-        match self.shared.table.free_window(key) {
-            Ok(retired) => self.reclaim(retired, None),
-            Err(error) => tracing::warn!(
-                "{}: memory window {:#010x} stays allocated: {error}",
-                self.name(),
-                key.0
-            ),
-        }
-    }
-
-    fn reclaim(&self, retired: Retired, region: Option<&Arc<Region>>) {
-        let Some(shm) = &self.shared.shm else { return self.shared.table.reclaim(retired) };
-        if let Err(error) = shm.reclaim(retired, region.map(|region| region.segment())) {
-            tracing::warn!("{}: {error}", self.name());
-        }
-    }
 }
 
-/// The same, with the address that its index means.
-fn with_address(config: &DeviceConfig) -> Result<DeviceConfig, OpenError> {
-    let Some(index) = config.gid_index else { return Ok(config.clone()) };
-    let gid = |reason| OpenError::Gid { device: config.name.clone(), reason };
-    let found = address_at(index, config.address)
-        .map_err(|error| gid(format!("the kernel does not tell its addresses: {error}")))?;
-    let address = found.map_err(|error| gid(error.to_string()))?;
-    Ok(DeviceConfig { address: Some(address), ..config.clone() })
-}
-
-fn memory_table(config: &DeviceConfig) -> Result<(Arc<MemoryTable>, Region), OpenError> {
-    let memory = |reason| OpenError::Memory { device: config.name.clone(), reason };
-    let region = Region::create(&RegionSpec {
-        name: "spinwire-keys",
-        len: MemoryTable::bytes(TABLE_ENTRIES),
-        hugepages: pmd_mem::Hugepages::None,
-        numa: &Numa::default(),
-        seal: Seal::OwnerWritten,
-    })
-    .map_err(memory)?;
-    let bound = config.memlock.bound(memlock_limit());
-    let table = MemoryTable::new(region.segment(), TABLE_ENTRIES, bound, pmd_mem::os_entropy);
-    // The capacity is a constant and the region was made for it.
-    let table = table.expect("the table fits its own region");
-    Ok((Arc::new(table), region))
-}
-
-/// The UDP wires, and what is left of the choice: a socket of everybody's address leaves only shared memory.
-fn open_wires(
-    config: &DeviceConfig,
-    packets: bool,
-) -> Result<(Vec<udp::UdpWire>, WireChoice), OpenError> {
-    let may_share = config.wire == WireChoice::Auto && config.one_copy && !packets;
-    match open_udp(config) {
-        Ok(wires) => Ok((wires, config.wire)),
-        Err(OpenError::Address { reason: reason @ udp::BindError::Wildcard { .. }, .. })
-            if may_share && config.address.is_none() =>
-        {
-            tracing::warn!("{}: no packets, shared memory only: {reason}", config.name);
-            Ok((Vec::new(), WireChoice::Shm))
+impl DeviceConfig {
+    /// Refuses what only a software NIC has.
+    fn suits_a_nic(&self) -> Result<(), OpenError> {
+        let refused = |what, fix| Err(OpenError::NotOnNic { device: self.name.clone(), what, fix });
+        if self.disturb.capture.is_some() {
+            return refused(
+                "a capture of its frames",
+                "tcpdump on its network interface, where that shows RoCE, or kind = \"soft\"",
+            );
         }
-        Err(error) => Err(error),
+        if !self.disturb.faults.is_empty() {
+            return refused("faults of its frames", "tc netem at the peer, or kind = \"soft\"");
+        }
+        if self.record.is_some() {
+            return refused("a record of its inputs", "kind = \"soft\"");
+        }
+        if self.address.is_some() {
+            return refused("an address of its own choice", "gid_index");
+        }
+        match self.wire {
+            WireChoice::Auto => Ok(()),
+            WireChoice::Shm | WireChoice::Udp => {
+                refused("a choice of wires", "no wire, or kind = \"soft\"")
+            }
+        }
     }
-}
-
-/// The UDP wires, one per lcore; none where only shared memory was asked for.
-fn open_udp(config: &DeviceConfig) -> Result<Vec<udp::UdpWire>, OpenError> {
-    if config.wire == WireChoice::Shm {
-        return Ok(Vec::new());
-    }
-    #[expect(clippy::cast_possible_truncation, reason = "bit counts of a 24-bit number")]
-    let lcore_bits = LcoreBits {
-        shift: (QPN_GENERATION_BITS + QPN_INDEX_BITS) as u8,
-        width: QPN_LCORE_BITS as u8,
-    };
-    let options =
-        UdpOptions { lcores: config.lcores as usize, lcore_bits, ..UdpOptions::default() };
-    let bound = match config.address {
-        Some(address) => udp::bind(address, &options),
-        None => udp::bind_auto(&options),
-    };
-    bound.map_err(|reason| OpenError::Address { device: config.name.clone(), reason })
 }

@@ -56,12 +56,11 @@ impl Context {
         if !works {
             end.journal = device.trouble_of(self.lcore(), qpn);
         }
-        let version = device.port().gids.entries.first().map(|entry| entry.version);
         end.qp = Qp {
             qpn: Some(qpn.value()),
             transport: Some(view.init.transport.to_string()),
             state: Some(view.attr.cur_state.to_string()),
-            gid_type: version.map(|version| gid_type(version).to_owned()),
+            gid_type: Some(gid_type(device.roce_version()).to_owned()),
             counters: stats.map(|stats| stats.counters.iter().collect()).unwrap_or_default(),
             ..attributes(&view)
         };

@@ -4,7 +4,8 @@
 //! it, which stay on its thread: [`Pd`], [`Mr`], [`Mw`], [`Cq`], [`Srq`], [`Qp`], [`Ah`]. Their
 //! methods are the verbs of the man pages, their rules the specification's. Programs that only
 //! want to move bytes use [`endpoint::Endpoint`] instead, and [`connect`] to find each other.
-#![forbid(unsafe_code)]
+// All of it is in `rdma_core`.
+#![deny(unsafe_code)]
 
 mod ah;
 mod attr;
@@ -28,6 +29,7 @@ mod pd;
 mod provider;
 mod qp;
 pub mod quirks;
+mod rdma_core;
 mod sleeper;
 mod soft;
 mod srq;
@@ -63,6 +65,7 @@ pub use qp::{
     CreateQpError, JoinGroupError, ModifyQpError, PostListError, PostRecvListError, Qp, QpOptions,
     Retired,
 };
+pub use rdma_core::{LibraryError, NicChoice, NicError, NicInfo, nics};
 pub use srq::{Srq, SrqOptions};
 pub use survey::{QpStatus, Survey};
 pub use transport::{

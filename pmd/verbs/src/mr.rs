@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use pmd_mem::{Key, Region};
+use pmd_roce::engine::Refusal;
 use pmd_roce::ids::{Lkey, Rkey};
 use pmd_roce::work::{Access, RemoteAddr, Sge};
+use rustix::io::Errno;
 
 use crate::pd::Pd;
 
@@ -17,9 +19,24 @@ pub enum RegisterError {
     /// The device has seen too many different regions.
     #[error("a device takes memory from at most {0} regions: register parts of fewer, larger ones")]
     TooManyRegions(usize),
+    /// The device's driver refused. It pins memory, so that most often the limit on that is too low.
+    #[error("{refusal}{}", raise_memlock(refusal))]
+    Driver {
+        /// The call, and why.
+        refusal: Refusal,
+    },
     /// The kernel gives no descriptor by which peers map the region.
     #[error("cannot share memory with peers: {0}")]
     Share(String),
+}
+
+/// What helps where memory cannot be pinned.
+fn raise_memlock(refusal: &Refusal) -> &'static str {
+    if refusal.errno == Errno::NOMEM.raw_os_error() {
+        "; a NIC pins memory: raise the limit, ulimit -l unlimited (shell), LimitMEMLOCK=infinity (systemd unit)"
+    } else {
+        ""
+    }
 }
 
 /// Registered memory. Deregistered on drop, once no peer can be using it any more.
@@ -27,7 +44,8 @@ pub enum RegisterError {
 pub struct Mr {
     pd: Pd,
     region: Arc<Region>,
-    key: Key,
+    lkey: Lkey,
+    rkey: Rkey,
     addr: u64,
     offset: u64,
     len: u64,
@@ -42,21 +60,28 @@ impl Mr {
         len: u64,
         access: Access,
     ) -> Result<Self, RegisterError> {
-        let device = pd.context().device();
+        let cx = pd.context();
         let va = region.address().wrapping_add(offset);
-        let key = device.register(region, offset, len, va, pd.id(), access)?;
+        let (lkey, rkey) = match cx.device().soft() {
+            Some(soft) => {
+                let key = soft.register(region, offset, len, va, pd.id(), access)?;
+                (Lkey(key.0), Rkey(key.0))
+            }
+            None => cx.with_nic(|core| core.register(pd.id(), region, offset, len, access))?,
+        };
         let addr = if access.contains(Access::ZERO_BASED) { 0 } else { va };
-        Ok(Self { pd: pd.clone(), region: Arc::clone(region), key, addr, offset, len, access })
+        let (pd, region) = (pd.clone(), Arc::clone(region));
+        Ok(Self { pd, region, lkey, rkey, addr, offset, len, access })
     }
 
     /// The key for work requests of this side.
     pub const fn lkey(&self) -> Lkey {
-        Lkey(self.key.0)
+        self.lkey
     }
 
     /// The key for the peer.
     pub const fn rkey(&self) -> Rkey {
-        Rkey(self.key.0)
+        self.rkey
     }
 
     /// Address of the first byte, as work requests and the peer name it.
@@ -103,6 +128,10 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.pd.context().device().deregister(self.key, &self.region);
+        let cx = self.pd.context();
+        match cx.device().soft() {
+            Some(soft) => soft.deregister(Key(self.lkey.0), &self.region),
+            None => cx.with_nic(|core| core.deregister(self.lkey)),
+        }
     }
 }

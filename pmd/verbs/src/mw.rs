@@ -12,24 +12,32 @@ use crate::pd::Pd;
 #[derive(Debug)]
 pub struct Mw {
     pd: Pd,
-    key: Key,
+    key: Rkey,
 }
 
 impl Mw {
     pub(crate) fn alloc(pd: &Pd) -> Result<Self, RegisterError> {
-        let key = pd.context().device().table().alloc_window(pd.id().0, WindowType::Type2)?;
+        let cx = pd.context();
+        let key = match cx.device().soft() {
+            Some(soft) => Rkey(soft.table.alloc_window(pd.id().0, WindowType::Type2)?.0),
+            None => cx.with_nic(|core| core.alloc_window(pd.id()))?,
+        };
         Ok(Self { pd: pd.clone(), key })
     }
 
     /// The window's key before its first bind; later ones differ in the low byte, which is the
     /// consumer's to choose.
     pub const fn rkey(&self) -> Rkey {
-        Rkey(self.key.0)
+        self.key
     }
 }
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        self.pd.context().device().free_window(self.key);
+        let cx = self.pd.context();
+        match cx.device().soft() {
+            Some(soft) => soft.free_window(Key(self.key.0)),
+            None => cx.with_nic(|core| core.free_window(self.key)),
+        }
     }
 }

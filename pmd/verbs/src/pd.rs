@@ -30,6 +30,12 @@ struct Inner {
     id: PdId,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.cx.with(|core| core.free_pd(self.id));
+    }
+}
+
 impl Pd {
     pub(crate) fn new(cx: Context, id: PdId) -> Self {
         Self { inner: Rc::new(Inner { cx, id }) }

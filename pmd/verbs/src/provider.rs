@@ -22,6 +22,7 @@ use pmd_roce::work::{AhId, Completion, RecvWr, SendWr};
 use crate::cq::CreateCqError;
 use crate::event::{Event, Register};
 use crate::qp::JoinGroupError;
+use crate::rdma_core;
 use crate::soft::{self, Armed, Bell};
 use crate::survey::{Roll, Survey};
 use crate::transition::Attempt;
@@ -41,9 +42,15 @@ pub(crate) struct QpAt {
 
 /// What is under the objects of one lcore.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "an lcore has one, and messages take no detour to it"
+)]
 pub(crate) enum Provider {
     /// The software NIC.
     Soft(soft::Core),
+    /// A device of rdma-core.
+    RdmaCore(rdma_core::Core),
 }
 
 /// Methods that all providers have.
@@ -55,6 +62,7 @@ macro_rules! verbs {
             pub(crate) fn $name(&mut self $(, $arg: $type)*) $(-> $out)? {
                 match self {
                     Self::Soft(core) => core.$name($($arg),*),
+                    Self::RdmaCore(core) => core.$name($($arg),*),
                 }
             }
         )*}
@@ -113,6 +121,9 @@ verbs! {
     fn waiting(&mut self, cq: CqId) -> Option<u64>;
     fn fail_cq(&mut self, cq: CqId);
 
+    /// Of a protection domain that nothing is in any more.
+    fn free_pd(&mut self, pd: PdId);
+
     // Queue pairs ---------------------------------------------------------------------------
 
     /// A queue pair in RESET, made for `owner`.
@@ -167,6 +178,7 @@ impl Provider {
     pub(crate) fn nudge(&mut self, clock: impl FnOnce() -> Instant) -> usize {
         match self {
             Self::Soft(core) => core.nudge(clock),
+            Self::RdmaCore(core) => core.nudge(clock),
         }
     }
 
@@ -174,6 +186,7 @@ impl Provider {
     pub(crate) fn time(&mut self, clock: impl FnOnce() -> Instant) -> Instant {
         match self {
             Self::Soft(core) => core.time(clock),
+            Self::RdmaCore(core) => core.time(clock),
         }
     }
 
@@ -187,6 +200,7 @@ impl Provider {
     ) {
         match self {
             Self::Soft(core) => core.cqs.take(cq, room, into),
+            Self::RdmaCore(core) => core.take(cq, room, into),
         }
     }
 
@@ -198,6 +212,7 @@ impl Provider {
     ) -> Result<(), (usize, PostSendError)> {
         match self {
             Self::Soft(core) => core.engine.post_send_list(qp.qpn, list),
+            Self::RdmaCore(core) => core.post_send_list(qp, list),
         }
     }
 
@@ -209,6 +224,7 @@ impl Provider {
     ) -> Result<(), (usize, PostRecvError)> {
         match self {
             Self::Soft(core) => core.engine.post_recv_list(qp.qpn, list),
+            Self::RdmaCore(core) => core.post_recv_list(qp, list),
         }
     }
 
@@ -216,6 +232,15 @@ impl Provider {
     pub(crate) fn soft(&mut self) -> Option<&mut soft::Core> {
         match self {
             Self::Soft(core) => Some(core),
+            Self::RdmaCore(_) => None,
+        }
+    }
+
+    /// The device of rdma-core, where it is that.
+    pub(crate) const fn nic(&mut self) -> Option<&mut rdma_core::Core> {
+        match self {
+            Self::Soft(_) => None,
+            Self::RdmaCore(core) => Some(core),
         }
     }
 }

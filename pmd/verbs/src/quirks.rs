@@ -4,8 +4,6 @@
 //! A deviation has the name of the check that finds it (`spinwire conformance`); those that no check can find, since they
 //! show on the wire or in another kernel's connection manager only, are here all the same.
 
-use crate::device::Device;
-
 /// What a device of some driver does otherwise than specified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quirk {
@@ -161,13 +159,6 @@ pub const QUIRKS: &[Quirk] = &[
         "rnr_nak_retry_err at the requester without out_of_buffer at the responder shows it: both stand in the evidence",
     ),
 ];
-
-impl Device {
-    /// Its driver: `soft` is this one.
-    pub fn driver(&self) -> &str {
-        "soft"
-    }
-}
 
 /// What is known of the devices of a driver.
 pub fn quirks_of(driver: &str) -> impl Iterator<Item = &'static Quirk> {

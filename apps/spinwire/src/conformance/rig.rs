@@ -9,7 +9,7 @@ use pmd_verbs::connect::PathWish;
 use pmd_verbs::roce::engine::QpView;
 use pmd_verbs::roce::event::AsyncEvent;
 use pmd_verbs::roce::ids::{PathMtu, Psn, Qpn, WrId};
-use pmd_verbs::roce::qp::attr::{AddressVector, QpAttr, QpCap};
+use pmd_verbs::roce::qp::attr::{QpAttr, QpCap};
 use pmd_verbs::roce::qp::state::{AttrMask, QpState};
 use pmd_verbs::{
     Access, Completion, Context, Cq, Device, ModifyQpError, Mr, Pd, Qp, QpOptions, Receives,
@@ -197,7 +197,7 @@ impl Rig<'_> {
         let cx = &self.sides[side].cx;
         let gid = cx.device().gid();
         let av = match self.way {
-            Way::Packets => AddressVector::to(gid),
+            Way::Packets => cx.address(gid),
             Way::Memory => cx.path_to(gid, peer)?,
         };
         let psns = [Psn::new(0x20_0000), Psn::new(0x10_0000)];

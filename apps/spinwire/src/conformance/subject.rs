@@ -68,7 +68,7 @@ impl Bench {
         let (cx, device) = (cx.clone(), cx.device());
         let pd = cx.alloc_pd();
         let cq = cx.create_cq(16)?;
-        let av = AddressVector::to(device.gid());
+        let av = cx.address(device.gid());
         let ah = pd.create_ah(&av).context("no address handle to the device itself")?;
         let mtu = device.mtu();
         Ok(Self { cx, pd, cq, ah, av, mtu })

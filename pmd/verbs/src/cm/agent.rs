@@ -29,6 +29,11 @@ pub enum OpenCmError {
         "connections are managed by packets, and this device only shares memory: open it with another wire"
     )]
     NoPackets,
+    /// A device of rdma-core has its connections managed by the kernel.
+    #[error(
+        "connections of this kind of device are the kernel's to manage, by librdmacm, which is not used yet: connect = \"oob\""
+    )]
+    OtherProvider,
     /// One manager per device.
     #[error("the device's connections are managed already")]
     Open,
@@ -58,6 +63,9 @@ impl Context {
         let mtu = self.device().mtu();
         let mut config = CmConfig { mtu, ..CmConfig::new(guid, pmd_mem::os_entropy()) };
         configure(&mut config);
+        if self.device().soft().is_none() {
+            return Err(OpenCmError::OtherProvider);
+        }
         self.with_soft(|core| match core {
             _ if core.cm.is_some() => Err(OpenCmError::Open),
             _ if core.wire.is_none() => Err(OpenCmError::NoPackets),

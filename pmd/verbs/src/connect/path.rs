@@ -7,7 +7,6 @@ use pmd_roce::qp::state::Transport;
 use super::{Hello, PathWish, Role, Ways};
 use crate::context::Context;
 use crate::endpoint::ConnectError;
-use crate::gid::RoceVersion;
 
 impl Context {
     /// What a queue pair of this lcore says to a peer: where it is, how it wants to be reached, and an
@@ -31,10 +30,9 @@ impl Context {
             host: device.host(),
             pid: std::process::id(),
             nonce: device.nonce(),
-            // Other frames it neither sends nor takes.
-            roce: RoceVersion::V2,
+            roce: device.roce_version(),
             gid_index: device.source().index,
-            ways: Ways::of(device.gid(), RoceVersion::V2, device.path()),
+            ways: Ways::of(device.gid(), device.roce_version(), device.path()),
             manager: None,
             private: Vec::new(),
         }
@@ -49,7 +47,7 @@ impl Context {
     pub fn path(&self, ours: &Hello, peer: &Hello) -> Result<AddressVector, ConnectError> {
         let packets = || {
             ours.sends_to(peer)?;
-            Ok(AddressVector::to(peer.gid))
+            Ok(self.address(peer.gid))
         };
         let unreachable =
             |reason: String| ConnectError::Unreachable { wire: "shared memory", reason };

@@ -166,7 +166,7 @@ impl QueuePairEndpoint {
             write: true,
             read: reliable,
             atomics: reliable,
-            max_message: pmd_roce::limits::MAX_MESSAGE,
+            max_message: cx.device().max_message(),
             depth: options.depth,
             recv_depth: options.recv_depth,
             inline: options.inline,
@@ -290,6 +290,10 @@ impl QueuePairEndpoint {
             PostSendError::TooLong { max, .. } => SubmitError::TooLong { max },
             PostSendError::Operation(what) | PostSendError::Destination(what) => {
                 SubmitError::Unsupported(what)
+            }
+            PostSendError::Driver(refusal) => {
+                tracing::warn!("{refusal}");
+                SubmitError::Unsupported("the device refuses it")
             }
             PostSendError::TooManySges { .. } => SubmitError::Unsupported("more than one element"),
         }

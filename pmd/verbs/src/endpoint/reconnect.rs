@@ -334,7 +334,7 @@ mod tests {
         end.submit(Op::Recv { into: local(keys[1]) }, Token(9)).expect("a receive");
         // The memory is gone while a request points to it.
         let revoked = end.local[0].lkey().0;
-        device.deregister(Key(revoked), &bad);
+        device.soft().expect("a software NIC").deregister(Key(revoked), &bad);
         let mut settled: Vec<Settled> = Vec::new();
         let mut turns = |end: &mut QueuePairEndpoint, count: usize| {
             settled.clear();
