@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use pmd_verbs::{DeviceConfig, SoftAddress, SoftAddresses, soft_addresses};
+use pmd_verbs::{DeviceConfig, NicChoice, SoftAddress, SoftAddresses, soft_addresses};
 
-/// The device that `KIND[:NAME]` means; software NICs are named by their address.
+/// The device that `KIND[:NAME]` means. Software NICs are named by their address, devices of rdma-core by their name, and
+/// where another GID than the best one is meant, `@` and its index.
 ///
 /// # Errors
 /// What is wrong with the name, and what would be right.
@@ -25,9 +26,29 @@ pub(crate) fn config(device: &str) -> Result<DeviceConfig, String> {
             });
             Ok(DeviceConfig { address: address.transpose()?, ..DeviceConfig::default() })
         }
-        "verbs" | "doca" => Err(format!("{kind} devices are not available in this build; soft is")),
+        "verbs" => {
+            let (name, index) = match name.and_then(|name| name.split_once('@')) {
+                Some((name, index)) => (Some(name), Some(index)),
+                None => (name, None),
+            };
+            let index = index.map(|index| {
+                let wrong =
+                    |_| format!("{index:?} is no index of a GID: verbs:mlx5_0@3, for instance");
+                index.parse::<u8>().map_err(wrong)
+            });
+            let nic = NicChoice {
+                name: name.filter(|name| !name.is_empty()).map(str::to_owned),
+                port: None,
+                gid_index: index.transpose()?.map(u32::from),
+            };
+            let name = nic.name.clone().unwrap_or_else(|| "verbs".to_owned());
+            Ok(DeviceConfig { name, nic: Some(nic), ..DeviceConfig::default() })
+        }
+        "doca" => {
+            Err("doca devices are not available in this build; soft and verbs are".to_owned())
+        }
         kind => Err(format!(
-            "{kind:?} is no kind of device: soft is (verbs and doca are not in this build)"
+            "{kind:?} is no kind of device: soft and verbs are (doca is not in this build)"
         )),
     }
 }
@@ -45,6 +66,17 @@ pub(crate) fn chosen(
 ) -> Result<String, String> {
     if index.is_none() && !ipv6 {
         return Ok(device.to_owned());
+    }
+    if config(device)?.nic.is_some() {
+        return match index {
+            Some(index) if !ipv6 && !device.contains('@') => {
+                let colon = if device.contains(':') { "" } else { ":" };
+                Ok(format!("{device}{colon}@{index}"))
+            }
+            _ => Err(format!(
+                "--device {device}: name its GID by -x alone; `spinwire devices` lists them"
+            )),
+        };
     }
     let found = soft_addresses().map_err(|error| format!("cannot list addresses: {error}"))?;
     choose(&found, device, index, ipv6, far)
@@ -84,7 +116,12 @@ fn choose(
 /// # Errors
 /// Where there is no second address.
 pub(crate) fn beside(device: &str, needs_no_socket: bool) -> Result<String, String> {
-    let Some(IpAddr::V6(own)) = config(device)?.address else {
+    let config = config(device)?;
+    if config.nic.is_some() {
+        // Any number of processes share a NIC.
+        return Ok(device.to_owned());
+    }
+    let Some(IpAddr::V6(own)) = config.address else {
         return Ok(device.split(':').next().unwrap_or(device).to_owned());
     };
     if needs_no_socket {
@@ -167,10 +204,22 @@ mod tests {
         let named = config("soft:127.7.0.1").unwrap().address;
         assert_eq!(named, Some(IpAddr::from([127, 7, 0, 1])));
         assert_eq!(config("soft:::1").unwrap().address, Some("::1".parse().unwrap()));
+        let nic = |name: Option<&str>, gid_index| {
+            Some(NicChoice { name: name.map(str::to_owned), port: None, gid_index })
+        };
+        assert_eq!(config("verbs").unwrap().nic, nic(None, None));
+        assert_eq!(config("verbs:mlx5_0").unwrap().nic, nic(Some("mlx5_0"), None));
+        assert_eq!(config("verbs:rxe0@3").unwrap().nic, nic(Some("rxe0"), Some(3)));
+        assert_eq!(config("verbs:@3").unwrap().nic, nic(None, Some(3)));
+        assert_eq!(chosen("verbs", Some(3), false, true).unwrap(), "verbs:@3");
+        assert_eq!(chosen("verbs:rxe0", Some(3), false, true).unwrap(), "verbs:rxe0@3");
+        assert_eq!(chosen("verbs:rxe0@1", None, false, true).unwrap(), "verbs:rxe0@1");
+        assert!(chosen("verbs:rxe0@1", Some(3), false, true).is_err());
+        assert_eq!(beside("verbs:rxe0@1", false).unwrap(), "verbs:rxe0@1");
         for (device, complaint) in [
             ("soft:eth0", "not an address"),
-            ("verbs:rxe0", "not available in this build"),
             ("doca", "not available in this build"),
+            ("verbs:rxe0@x", "no index"),
             ("hard", "no kind of device"),
             ("", "no kind of device"),
         ] {

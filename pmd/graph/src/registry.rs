@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::config::schema::{Key, Settings};
 use crate::config::{Device, keys};
-use crate::device::{DeviceKind, Soft};
+use crate::device::{DeviceKind, Soft, Verbs};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::failure::Failure;
 use crate::kinds;
@@ -254,8 +254,12 @@ impl Registry {
         let absent = keys::absent_devices().into_iter();
         let mut devices: Vec<KnownDevice> =
             absent.map(|schema| KnownDevice { schema, kind: None }).collect();
-        let soft: Arc<dyn DeviceKind> = Arc::new(Soft::new());
-        devices.insert(0, KnownDevice { schema: soft.schema().clone(), kind: Some(soft) });
+        let kinds: [Arc<dyn DeviceKind>; 2] = [Arc::new(Soft::new()), Arc::new(Verbs::new())];
+        let known = |kind: Arc<dyn DeviceKind>| KnownDevice {
+            schema: kind.schema().clone(),
+            kind: Some(kind),
+        };
+        devices.splice(0..0, kinds.map(known));
         Self { nodes: kinds::nodes(), devices }
     }
 

@@ -229,7 +229,7 @@ impl Device {
                 let port =
                     port.map_err(|reason| OpenError::Nic { device: config.name.clone(), reason })?;
                 let (name, device, number) = (&config.name, &port.device, port.number);
-                tracing::info!("{name}: {device} port {number}, {}: {}", port.gid, port.reason);
+                tracing::debug!("{name}: {device} port {number}, {}: {}", port.gid, port.reason);
                 Under::RdmaCore(Arc::new(port))
             }
         };

@@ -11,18 +11,19 @@ use pmd_verbs::{SoftAddress, SoftAddresses, soft_addresses};
 use serde_json::{Value, json};
 
 use super::inventory::{Inventory, WireOutlook, limits};
+use super::nics::Nics;
 use crate::cli::DevicesArgs;
 
 /// Kinds of device that pipelines can name and this build cannot open.
-const ABSENT: [&str; 2] = ["verbs", "doca"];
+const ABSENT: [&str; 1] = ["doca"];
 
 /// Lists devices, their ports, their GID tables and the automatic choice.
 ///
 /// # Errors
 /// When the kernel does not tell its addresses, or stdout cannot be written.
 pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<Exit> {
-    let (soft, inventory) = (soft_addresses()?, Inventory::take());
-    let mut object = to_json(&soft);
+    let (soft, nics, inventory) = (soft_addresses()?, Nics::take(), Inventory::take());
+    let mut object = to_json(&soft, &nics);
     object["machine"] = inventory.to_json();
     if let Some(path) = &args.save {
         save(path, &format!("{object}\n"))?;
@@ -30,7 +31,7 @@ pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<Exit> {
     if args.json {
         app::print(&format!("{object}\n"))?;
     } else {
-        app::print(&(to_text(&soft) + &told(&inventory)))?;
+        app::print(&(to_text(&soft, &nics) + &told(&inventory)))?;
     }
     Ok(Exit::Done)
 }
@@ -54,7 +55,7 @@ fn owner(address: &SoftAddress) -> Option<&str> {
     Some(taken.owner.as_deref().unwrap_or("another user's process or a kernel driver"))
 }
 
-fn to_json(soft: &SoftAddresses) -> Value {
+fn to_json(soft: &SoftAddresses, nics: &Nics) -> Value {
     let gids = soft.addresses.iter().map(|address| {
         json!({
             "index": address.gid.index,
@@ -86,21 +87,22 @@ fn to_json(soft: &SoftAddresses) -> Value {
         "choice": choice,
         "auto_address": soft.auto.map(|address| address.to_string()),
     });
-    let absent = ABSENT.map(|kind| json!({ "kind": kind, "reason": "not in this build" }));
-    json!({
-        "devices": [{
+    let mut absent =
+        ABSENT.map(|kind| json!({ "kind": kind, "reason": "not in this build" })).to_vec();
+    absent.extend(nics.missing().map(|reason| json!({ "kind": "verbs", "reason": reason })));
+    let software = json!({
             "kind": "soft",
             "name": "soft",
             "wires": ["shm", "udp"],
             "cm_roce_mode": "RoCE v2",
             "limits": limits().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
             "ports": [port],
-        }],
-        "unavailable": absent,
-    })
+    });
+    let devices: Vec<Value> = std::iter::once(software).chain(nics.to_json()).collect();
+    json!({ "devices": devices, "unavailable": absent })
 }
 
-fn to_text(soft: &SoftAddresses) -> String {
+fn to_text(soft: &SoftAddresses, nics: &Nics) -> String {
     let mut text = format!(
         "soft: RoCE v2 in user space, over shared memory and UDP\n  port 1: {}\n\n",
         port_state(soft)
@@ -140,6 +142,7 @@ fn to_text(soft: &SoftAddresses) -> String {
             "  address = \"auto\": none, somebody has the RoCE port of every address"
         ),
     };
+    text.push_str(&nics.to_text());
     let _ = writeln!(text, "\n{}: not in this build", ABSENT.join(", "));
     text
 }
@@ -175,7 +178,7 @@ fn told(inventory: &Inventory) -> String {
 }
 
 /// Lines whose columns stand under each other.
-fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+pub(super) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -228,7 +231,7 @@ mod tests {
     /// P05: programs find the table, the choice and its reason.
     #[test]
     fn p05_the_choice_and_its_reason_as_json() {
-        let json = to_json(&found());
+        let json = to_json(&found(), &Nics::default());
         let port = &json["devices"][0]["ports"][0];
         assert_eq!((&port["port"], &port["state"]), (&json!(1), &json!("PORT_ACTIVE")));
         assert_eq!(
@@ -244,12 +247,16 @@ mod tests {
         assert_eq!(port["choice"]["index"], 1);
         assert_eq!(port["choice"]["reason"], "it is the only free one");
         assert_eq!(port["auto_address"], "127.0.0.1");
-        assert_eq!(json["unavailable"][0]["kind"], "verbs");
+        let unavailable = &json["unavailable"];
+        assert_eq!(
+            (&unavailable[0]["kind"], &unavailable[1]["kind"]),
+            (&json!("doca"), &json!("verbs"))
+        );
     }
 
     #[test]
     fn people_see_who_has_what() {
-        let text = to_text(&found());
+        let text = to_text(&found(), &Nics::default());
         let line = text.lines().find(|line| line.contains("::ffff:10.0.0.7")).unwrap();
         assert!(
             line.ends_with("eth0 (1500, PORT_ACTIVE)  taken by process 7 (spinwire)"),
@@ -257,7 +264,7 @@ mod tests {
         );
         assert!(text.contains("automatic choice: GID 1, fe80::7: it is the only free one\n"));
         let nothing = SoftAddresses { addresses: Vec::new(), choice: None, auto: None };
-        let text = to_text(&nothing);
+        let text = to_text(&nothing, &Nics::default());
         assert!(text.contains("port 1: PORT_DOWN") && text.contains("automatic choice: none"));
     }
 }

@@ -179,7 +179,9 @@ fn open(
     let disturb = Disturb { faults, ..Disturb::default() };
     let config = DeviceConfig { wire, lcores, disturb, record: keep.recording(), ..config };
     Device::open(&config).map_err(|error| match error {
-        OpenError::NoPackets(_) | OpenError::Lcores(_) => Refusal::usage(error.to_string()),
+        OpenError::NoPackets(_) | OpenError::Lcores(_) | OpenError::NotOnNic { .. } => {
+            Refusal::usage(error.to_string())
+        }
         error => Refusal::unfit(error.to_string()),
     })
 }

@@ -22,4 +22,5 @@ mod sealed;
 mod storage;
 mod two;
 mod unreliable;
+mod verbs;
 mod why;

@@ -55,6 +55,12 @@ pub fn fit(pipeline: &Pipeline) -> Fit {
     let plan = &pipeline.plan;
     let mut fit = plan.fit(&pipeline.machine);
     for device in &plan.devices {
+        if device.kind == "verbs"
+            && let Err(error) = pmd_verbs::nics()
+        {
+            let what = format!("device `{}`: {error}", device.name);
+            fit.problems.push(Problem { what, fixes: Vec::new() });
+        }
         if device.kind != "soft" {
             continue;
         }

@@ -79,6 +79,32 @@ pub(crate) fn soft() -> DeviceSchema {
             .not_in_this_build(&["xdp", "dpdk"])
             .default("auto"),
         Key::flag("one_copy", "whether same-user peers may map each other's regions").default(true),
+        Key::text("interface", "network interface").only_when("wire", "xdp"),
+        Key::text("port", "DPDK port, by PCI address").only_when("wire", "dpdk"),
+        Key::text("vdev", "DPDK virtual device").only_when("wire", "dpdk"),
+    ];
+    DeviceSchema::new("soft", keys.into_iter().chain(events()))
+}
+
+/// A device of rdma-core.
+pub(crate) fn verbs() -> DeviceSchema {
+    let keys = [
+        Key::text("name", "the NIC, as in mlx5_0; not given: the first with an active port"),
+        Key::count("port", 1..=u64::from(u8::MAX), "its port; auto is the first that is active")
+            .or_auto(),
+        Key::count(
+            "gid_index",
+            0..=u64::from(u8::MAX),
+            "index into the port's GID table; auto is RoCE v2 at an IPv4 address where there is one",
+        )
+        .or_auto(),
+    ];
+    DeviceSchema::new("verbs", keys.into_iter().chain(events()))
+}
+
+/// What asynchronous events of a device do.
+fn events() -> [Key; 2] {
+    [
         Key::flag("async_events", "whether asynchronous events of the device are looked at")
             .default(true),
         Key::flag(
@@ -86,27 +112,16 @@ pub(crate) fn soft() -> DeviceSchema {
             "whether a fatal event fails the work in flight, or is only logged",
         )
         .default(true),
-        Key::text("interface", "network interface").only_when("wire", "xdp"),
-        Key::text("port", "DPDK port, by PCI address").only_when("wire", "dpdk"),
-        Key::text("vdev", "DPDK virtual device").only_when("wire", "dpdk"),
-    ];
-    DeviceSchema::new("soft", keys)
+    ]
 }
 
 /// Kinds that a config can name, and that another crate brings.
 pub(crate) fn absent_devices() -> Vec<DeviceSchema> {
-    let verbs = [
-        Key::text("name", "the NIC, as in mlx5_0").required(),
-        gid_index("index into the GID table"),
-    ];
     let doca = [
         Key::text("library", "auto, emulator, or the directory of the libraries").default("auto"),
         Key::text("name", "the device, by PCI address"),
     ];
-    vec![
-        DeviceSchema::new("verbs", verbs).not_in_this_build(),
-        DeviceSchema::new("doca", doca).not_in_this_build(),
-    ]
+    vec![DeviceSchema::new("doca", doca).not_in_this_build()]
 }
 
 /// The keys of a client whose connections come back.

@@ -1,10 +1,12 @@
 //! What the graph asks of a device, whatever its kind.
 //!
 //! A kind is opened once by the control thread ([`DeviceKind::open`]); each lcore that has nodes on it takes its part on
-//! its own thread ([`Device::lcore`]), polls its progress, and makes endpoints from it. The built-in kind stands in
-//! `soft`; other crates register theirs with [`Registry::register_device`](crate::registry::Registry::register_device).
+//! its own thread ([`Device::lcore`]), polls its progress, and makes endpoints from it. The built-in kinds stand in
+//! `soft` and `verbs`; other crates register theirs with [`Registry::register_device`](crate::registry::Registry::register_device).
 
+mod open;
 mod soft;
+mod verbs;
 
 use std::fmt;
 use std::path::Path;
@@ -16,6 +18,7 @@ use pmd_mem::Memlock;
 use pmd_observe::Snapshot;
 use pmd_observe::why::FaultHits;
 use pmd_verbs::endpoint::{EndpointOptions, Pending};
+use pmd_verbs::ledger::Switches;
 use pmd_verbs::record::Recording;
 use pmd_verbs::{JournalReader, PlacedFault, Survey};
 use thiserror::Error;
@@ -24,6 +27,16 @@ use crate::config::schema::Settings;
 use crate::registry::DeviceSchema;
 
 pub use soft::Soft;
+pub use verbs::Verbs;
+
+/// What asynchronous events do to the work of endpoints.
+fn switches(settings: &Settings) -> Switches {
+    Switches {
+        events: settings.flag("async_events"),
+        fail: settings.flag("fail_on_async_event"),
+        ..Switches::default()
+    }
+}
 
 /// What a device is opened with.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use pmd_observe::{Code, Owner};
 use pmd_verbs::roce::ids::{Gid, Qpn};
-use pmd_verbs::roce::qp::attr::{AddressVector, QpAttr, QpCap};
+use pmd_verbs::roce::qp::attr::{QpAttr, QpCap};
 use pmd_verbs::roce::qp::state::{AttrMask, QpState};
 use pmd_verbs::roce::wire::grh::Grh;
 use pmd_verbs::{
@@ -84,7 +84,7 @@ impl Port {
             .because(format!("device `{device}` answers to {}", cx.device().gid().ip()))
             .turn(format!("device.{device}.wire"))
         })?;
-        let group = pd.create_ah(&AddressVector::to(address));
+        let group = pd.create_ah(&cx.address(address));
         let port = Self {
             group: group.map_err(|error| refused("addressing the group", &error))?,
             qp,
@@ -113,7 +113,7 @@ impl Port {
 
     /// The way to one address; `None` where there can be none.
     pub(super) fn reach(&self, gid: Gid) -> Option<Ah> {
-        self.pd.create_ah(&AddressVector::to(gid)).ok()
+        self.pd.create_ah(&self.pd.context().address(gid)).ok()
     }
 
     /// Sends to everybody in the group. `false`: the queue is full, and nothing was sent.
