@@ -265,7 +265,7 @@ fn conformance_finds_a_device_that_is_wrong() {
 fn conformance_says_what_there_is() {
     let cases = [
         (&["--device", "soft", "--only", "cm"][..], "states"),
-        (&["--device", "verbs:rxe0"], "not available in this build"),
+        (&["--device", "verbs:rxe0@x"], "no index of a GID"),
         (&["--device", "doca"], "not available in this build"),
         (&["--device", "nic"], "no kind of device"),
         (&["--device", "soft:eth0"], "not an address"),
@@ -289,6 +289,12 @@ fn conformance_without_the_device() {
     assert_eq!(output.status.code(), Some(UNFIT), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "");
     assert!(text(&output.stderr).contains("no interface has the address 192.0.2.77"));
+    // Without rdma-core the package is named, and else that there is no such device.
+    let output = spinwire(&["conformance", "--device", "verbs:never0", "--json"]);
+    assert_eq!(output.status.code(), Some(UNFIT), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "");
+    let told = text(&output.stderr);
+    assert!(told.contains("ibverbs") || told.contains("there is no RDMA device"), "{told}");
 }
 
 /// An address serves one process: who has it is said, once, with one that is free.

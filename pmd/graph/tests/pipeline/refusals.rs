@@ -330,11 +330,22 @@ fn what_this_build_lacks_is_said() {
         let report = refused(QUICKSTART, &[set]);
         assert!(titles(&report).contains(&title), "{set}: {report}");
     }
-    let verbs = quickstart(&[(
-        "kind = \"soft\"\naddress = \"auto\"\nwire = \"auto\"",
-        "kind = \"verbs\"\nname = \"mlx5_0\"",
-    )]);
-    only(&verbs, &[], "devices of kind `verbs` are not available in this build");
+}
+
+/// A device of rdma-core takes the place of the software NIC by its kind alone.
+#[test]
+fn another_kind_of_device_is_another_word() {
+    let soft = "kind = \"soft\"\naddress = \"auto\"\nwire = \"auto\"";
+    for verbs in
+        ["kind = \"verbs\"", "kind = \"verbs\"\nname = \"mlx5_0\"\nport = 2\ngid_index = 3"]
+    {
+        taken(&quickstart(&[(soft, verbs)]), &[]);
+    }
+    only(
+        &quickstart(&[(soft, "kind = \"verbs\"\ngid_index = 256")]),
+        &[],
+        "`gid_index` is out of range",
+    );
 }
 
 #[test]
