@@ -314,18 +314,13 @@ fn s0_39_connected_by_the_connection_manager() {
 /// Where there are no packets there is no manager, and the way out is named.
 #[test]
 fn p25_the_connection_manager_needs_packets() {
-    let address = free_address();
-    let (listen, server) =
-        (format!("node.target.listen={address}"), config("quickstart-server.toml"));
-    let server = Running::start(&["run", &server, "--set", &listen]);
-    let (peer, client) = (format!("node.client.peer={address}"), config("quickstart-client.toml"));
+    let client = config("quickstart-client.toml");
     let ways = ["--set", "node.client.connect=cm", "--set", "device.soft0.wire=shm"];
-    let output = spinwire(&[&["run", &client, "--set", &peer, "--json"][..], &ways].concat());
-    let verdict = &report(&output)["verdict"];
-    assert_eq!(output.status.code(), Some(1), "{verdict}");
-    let summary = verdict["summary"].as_str().expect("a summary");
-    assert!(summary.contains("needs packets: use wire = \"auto\""), "{summary}");
-    let mut server = server;
-    server.signal("-INT");
-    drop(server.end());
+    for command in ["check", "run"] {
+        let output = spinwire(&[&[command, &client][..], &ways].concat());
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{command}: {told}");
+        assert!(told.contains("`client` has no packets to connect by"), "{command}: {told}");
+        assert!(told.contains("`soft0` only shares memory"), "{command}: {told}");
+    }
 }

@@ -1,8 +1,22 @@
 //! Edges whose queue pairs meet by the connection manager: whether there is one to meet at.
 
+use super::Device;
 use super::links::{Declared, Draft};
 use super::schema::Value;
 use crate::diagnostic::{Diagnostic, Report};
+
+/// Complains of an edge whose device has no packets, in which managers talk.
+pub(super) fn has_packets(draft: &Draft, device: Option<&Device>) -> Option<Diagnostic> {
+    let settings = &draft.settings;
+    let is_managed = settings.value("connect").is_some() && settings.text("connect") == "cm";
+    let span = settings.span("connect").filter(|_| is_managed)?;
+    let device = device.filter(|device| device.kind == "soft")?;
+    let wire = device.settings.span("wire").filter(|_| device.settings.text("wire") == "shm")?;
+    let complaint = Diagnostic::error(format!("`{}` has no packets to connect by", draft.name))
+        .at(span, "connection managers talk in packets")
+        .with(wire, format!("`{}` only shares memory", device.name));
+    Some(complaint.fix(wire, "\"auto\"", "share memory where the two ends can, and have packets"))
+}
 
 /// Complains of an edge that cannot be connected like that, or need not.
 pub(super) fn managed(draft: &Draft, drafts: &[Draft], declared: &Declared, report: &mut Report) {

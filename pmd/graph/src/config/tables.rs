@@ -8,7 +8,7 @@ use super::links::{self, Declared, Draft};
 use super::retry::{self, Environment};
 use super::schema::{Key, Settings, Value};
 use super::transport::Transport;
-use super::{Config, Device, Lcore, Memory, Observe, keys, suggest, words};
+use super::{Config, Device, Lcore, Memory, Observe, keys, managed, suggest, words};
 use crate::diagnostic::{Diagnostic, Report, Span};
 use crate::limits::{NAME_BYTES_MAX, NODES_MAX};
 use crate::registry::{Registry, Schema};
@@ -71,6 +71,9 @@ pub(super) fn read(
     for draft in &drafts {
         let name = draft.settings.value("device").map(|_| draft.settings.text("device"));
         let device = devices.iter().find(|device| Some(device.name.as_str()) == name);
+        if let Some(complaint) = managed::has_packets(draft, device) {
+            report.push(complaint);
+        }
         for complaint in draft.factory.check(&draft.name, draft.span, &draft.settings, device) {
             report.push(complaint);
         }

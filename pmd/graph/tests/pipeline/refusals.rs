@@ -293,6 +293,10 @@ fn s0_39_where_the_connection_manager_connects() {
         ("peer = \"target\"", "peer = \"127.0.0.1:7472\""),
     ]);
     taken(&apart, &["node.target.connect=cm"]);
+    let shared = ["node.target.connect=cm", "device.soft0.wire=shm"];
+    only(&apart, &shared, "`target` has no packets to connect by");
+    let shown = refused(&apart, &shared).to_string();
+    assert!(shown.contains("`soft0` only shares memory"), "{shown}");
     only(&apart, &["node.client.connect=cm"], "`client` is not on the first lcore of its device");
 }
 
