@@ -184,3 +184,40 @@ fn s0_47_a_pipeline_between_two_hosts() {
     }
     std::fs::remove_file(&file).expect("it is there");
 }
+
+/// S0-32: an interface that gets another hardware address while a connection is up is told of to its id, at the end that has it
+/// and nowhere else, and the connection goes on.
+#[test]
+fn s0_32_another_hardware_address_is_told_to_the_id() {
+    use std::io::{BufRead as _, BufReader};
+
+    let hosts = Hosts::new("mac", 1500);
+    let binary = env!("CARGO_BIN_EXE_spinwire");
+    let mut server = hosts.start(2, binary, &["rping", "-s", "-a", "10.9.0.2", "-v"]);
+    let mut log = BufReader::new(server.stderr.take().expect("stderr is piped"));
+    let mut line = String::new();
+    log.read_line(&mut line).expect("it says that it serves");
+    assert!(line.contains("serving at"), "{line}");
+    let mut client = hosts.start(1, binary, &["rping", "-c", "-a", "10.9.0.2", "-v", "-d"]);
+    let mut pings = BufReader::new(client.stdout.take().expect("stdout is piped")).lines();
+    let mut ping = || pings.next().expect("it goes on").expect("text");
+    assert!(ping().starts_with("ping data: rdma-ping-0"));
+    ip(&format!("-n {} link set v address 02:00:5e:10:00:07", hosts.namespace(1)));
+    let events = BufReader::new(client.stderr.take().expect("stderr is piped"));
+    // Pings are read meanwhile, so that the client is not held up by a full pipe.
+    let told = std::thread::spawn(move || {
+        let mut lines = events.lines().map_while(Result::ok);
+        lines.any(|line| line.contains("RDMA_CM_EVENT_ADDR_CHANGE"))
+    });
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !told.is_finished() {
+        assert!(std::time::Instant::now() < deadline, "nothing is told");
+        ping();
+    }
+    assert!(told.join().expect("it reads"), "the client has ended");
+    assert!((0..3).all(|_| ping().starts_with("ping data: rdma-ping-")), "the connection goes on");
+    for child in [&mut client, &mut server] {
+        child.kill().expect("it runs");
+        child.wait().expect("it ended");
+    }
+}
