@@ -221,3 +221,147 @@ fn s0_32_another_hardware_address_is_told_to_the_id() {
         child.wait().expect("it ended");
     }
 }
+
+/// How long a state may take to come, far longer than it does.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// A directory of a test, removed when dropped.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        drop(std::fs::remove_dir_all(&path));
+        std::fs::create_dir_all(&path).expect("the target folder takes folders");
+        Self(path)
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    /// Waits for a state of the run in the directory `name` that is as wanted.
+    fn until(&self, name: &str, wanted: impl Fn(&Value) -> bool) {
+        let path = self.0.join(name).join("status.json");
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            let text = std::fs::read_to_string(&path).unwrap_or_else(|_| "{}".to_owned());
+            let status: Value = serde_json::from_str(&text).expect("readers see a whole file");
+            if wanted(&status) {
+                return;
+            }
+            assert!(std::time::Instant::now() < deadline, "never as wanted: {status}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Its first queue pair's count of something.
+fn of_first(status: &Value, what: impl Fn(&Value) -> Option<u64>) -> u64 {
+    status["qps"].as_array().and_then(|qps| what(qps.first()?)).unwrap_or(0)
+}
+
+/// P22, S3-17, S0-49: a port goes down under traffic and comes up within the retry budget. The measurement lives through it,
+/// and goes on; every byte is checked.
+#[test]
+fn p22_a_measurement_lives_through_a_port_that_flaps() {
+    let (hosts, folder) = (Hosts::new("flap", 9000), Folder::new("hosts-flap"));
+    let (binary, run_dir) = (env!("CARGO_BIN_EXE_spinwire"), folder.at("client"));
+    // A budget of 8.6 s, of which a try takes 1.1 s.
+    let common =
+        ["perf", "write-bw", "--wire", "udp", "-D", "600", "-u", "18", "--json", "--plaintext"];
+    let (listen, theirs) = (["--listen", "10.9.0.2", "--run-dir"], folder.at("server"));
+    let server = ["--device", "soft:10.9.0.2", listen[0], listen[1], listen[2], &theirs];
+    let server = hosts.start(2, binary, &[&common[..], &server[..]].concat());
+    let client = ["--device", "soft:10.9.0.1", "--peer", "10.9.0.2", "--run-dir", &run_dir];
+    let client = hosts.start(1, binary, &[&common[..], &client[..]].concat());
+    let sends = |status: &Value| of_first(status, |qp| qp["sends"].as_u64());
+    let lost =
+        |status: &Value| of_first(status, |qp| qp["counters"]["local_ack_timeout_err"].as_u64());
+    folder.until("client", |status| sends(status) > 0);
+    ip(&format!("-n {} link set v down", hosts.namespace(2)));
+    // Somebody has missed an acknowledgement: nothing passes.
+    folder.until("client", |status| lost(status) > 0);
+    ip(&format!("-n {} link set v up", hosts.namespace(2)));
+    let (at_up, mut first) = (std::cell::Cell::new(None), 0);
+    folder.until("client", |status| {
+        let sends = sends(status);
+        match at_up.get() {
+            None => at_up.set(Some(sends)),
+            Some(before) => return sends > before + 1000,
+        }
+        false
+    });
+    first += at_up.get().unwrap_or(0);
+    assert!(first > 0, "there was traffic before");
+    let interrupted = Command::new("kill").args(["-INT", &client.id().to_string()]).status();
+    assert!(interrupted.expect("kill runs").success());
+    let measured = report(&client.wait_with_output().expect("the client ends"));
+    let served = report(&server.wait_with_output().expect("the server ends"));
+    assert_eq!((&measured["ok"], &served["ok"]), (&true.into(), &true.into()), "{measured}");
+    assert!(measured["messages_per_s"].as_f64() > Some(0.0), "{measured}");
+    assert!(measured["counters"]["local"]["delta"]["local_ack_timeout_err"].as_u64() > Some(0));
+}
+
+/// P22, S2-19: a port is down for longer than the retry budget, so that the connections break. They come back by themselves
+/// once it is up, and everything is stored and read back as it was.
+#[test]
+fn p22_a_run_goes_on_after_a_port_was_down_for_long() {
+    let (hosts, folder) = (Hosts::new("down", 1500), Folder::new("hosts-down"));
+    let binary = env!("CARGO_BIN_EXE_spinwire");
+    let device = |host: u8| {
+        format!(
+            "[memory]\nsize = \"64MiB\"\n[device.soft0]\nkind = \"soft\"\naddress = \"10.9.0.{host}\"\nwire = \"udp\"\n[[lcore]]\nname = \"lc0\"\n"
+        )
+    };
+    let target = device(2)
+        + "[[node]]\nname = \"target\"\nkind = \"block-target\"\nlcore = \"lc0\"\ndevice = \"soft0\"\nbackend = \"memory\"\nlisten = \"10.9.0.2:7471\"\nplaintext = true\nserve = 1\n";
+    let load = device(1)
+        + "[[node]]\nname = \"load\"\nkind = \"block-load\"\nlcore = \"lc0\"\ndevice = \"soft0\"\npeer = \"10.9.0.2:7471\"\nplaintext = true\nspan = \"1MiB\"\nworkload = \"mixed\"\nqps = 2\ndepth = 16\nkeep_alive = \"30s\"\nduration = \"1h\"\nverify = true\ntimeout = 12\nreconnect = \"always\"\nreconnect_timeout = \"50s\"\n";
+    let start = |host: u8, name: &str, text: &str| {
+        let config = folder.at(&format!("{name}.toml"));
+        std::fs::write(&config, text).expect("the folder takes files");
+        let run_dir = folder.at(name);
+        hosts.start(host, binary, &["run", &config, "--json", "--run-dir", &run_dir])
+    };
+    let (target, load) = (start(2, "target", &target), start(1, "load", &load));
+    let messages = |status: &Value| status["nodes"][0]["messages"].as_u64().unwrap_or(0);
+    let reconnects = |status: &Value| {
+        let qps = status["qps"].as_array().into_iter().flatten();
+        qps.filter(|qp| qp["ended"] == false && qp["reconnects"].as_u64() > Some(0)).count()
+    };
+    let has_failed = |status: &Value| {
+        let qps = status["qps"].as_array().into_iter().flatten();
+        qps.filter(|qp| qp["counters"]["req_transport_retries_exceeded"].as_u64() > Some(0)).count()
+    };
+    folder.until("load", |status| messages(status) > 0);
+    ip(&format!("-n {} link set v down", hosts.namespace(1)));
+    folder.until("load", |status| has_failed(status) > 0);
+    ip(&format!("-n {} link set v up", hosts.namespace(1)));
+    folder.until("load", |status| reconnects(status) == 2);
+    let back = std::cell::Cell::new(None);
+    folder.until("load", |status| match back.get() {
+        None => {
+            back.set(Some(messages(status)));
+            false
+        }
+        Some(before) => messages(status) > before + 100,
+    });
+    let told = Command::new("kill").args(["-INT", &load.id().to_string()]).status();
+    assert!(told.expect("kill runs").success());
+    let made = report(&load.wait_with_output().expect("the load ends"));
+    let served = report(&target.wait_with_output().expect("the target ends"));
+    assert_eq!((&made["ok"], &served["ok"]), (&true.into(), &true.into()), "{made}");
+    let node = &made["nodes"][0];
+    assert!(node["verified_bytes"].as_u64() >= Some(1 << 20), "{node}");
+    assert!(
+        node["bytes_per_s"].as_f64() > Some(0.0) && node["recoveries"]["count"].as_u64() > Some(0),
+        "{node}"
+    );
+}

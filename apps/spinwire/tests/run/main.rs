@@ -11,6 +11,7 @@ mod lab;
 mod measured;
 mod monitor;
 mod one;
+mod outage;
 mod output;
 mod perf;
 mod perf_broken;

@@ -14,7 +14,7 @@ use crate::bench::{
 use crate::killed::under_way;
 
 /// A folder of a test on a disk, removed when dropped.
-struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
@@ -32,7 +32,7 @@ impl Drop for Folder {
     }
 }
 
-fn is_done(report: &Value, name: &str) {
+pub(crate) fn is_done(report: &Value, name: &str) {
     assert_eq!(report["ok"], true, "{report}");
     let node = node(report, name);
     assert!(node["verified_bytes"].as_u64().expect("a number") > 0, "{report}");
@@ -88,9 +88,9 @@ fn a_file_with_a_name_stays() {
 }
 
 /// A target and a load in processes of their own, and a folder for both.
-struct Pair {
-    target: Running,
-    load: Running,
+pub(crate) struct Pair {
+    pub(crate) target: Running,
+    pub(crate) load: Running,
     folder: Folder,
     /// Settings of the target.
     sets: Vec<String>,
@@ -144,7 +144,13 @@ impl Pair {
     }
 
     /// The same, with more arguments of the load.
-    fn start_with(name: &str, wire: &str, file: bool, load: &str, more: &[&str]) -> Self {
+    pub(crate) fn start_with(
+        name: &str,
+        wire: &str,
+        file: bool,
+        load: &str,
+        more: &[&str],
+    ) -> Self {
         let folder = Folder::new(name);
         let address = free_address();
         let mut sets = settings(wire, &address);
@@ -162,6 +168,11 @@ impl Pair {
     /// Kills the target, and starts it again as it was.
     fn restart_target(&mut self) {
         self.target.kill_and_wait();
+        self.start_target();
+    }
+
+    /// Starts the target again as it was.
+    pub(crate) fn start_target(&mut self) {
         self.target = target(&self.sets, &[]);
     }
 
@@ -330,12 +341,12 @@ fn p24_a_load_that_hangs_is_given_up_by_its_target() {
 }
 
 /// A load that comes back; it reads and writes, and checks all of it at the end of its `count` or when it is told to end.
-const COMES_BACK: &str = "reconnect = \"always\"\nreconnect_timeout = \"50s\"";
+pub(crate) const COMES_BACK: &str = "reconnect = \"always\"\nreconnect_timeout = \"50s\"";
 
 /// A retry budget of 134 ms, which the environment of the tests has longer.
 const SHORT: [&str; 2] = ["--set", "node.load.timeout=12"];
 
-fn recoveries(load: &Value) -> u64 {
+pub(crate) fn recoveries(load: &Value) -> u64 {
     load["recoveries"]["count"].as_u64().expect("a count")
 }
 
