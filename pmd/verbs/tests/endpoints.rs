@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use pmd_mem::{Hugepages, Numa, Region, RegionSpec, Seal};
 use pmd_verbs::endpoint::{
-    Endpoint, EndpointOptions, Local, Op, Outcome, Pending, Remote, Replay, Rights, Settled,
-    SubmitError, Token,
+    Endpoint, EndpointEvent, EndpointOptions, Local, Op, Outcome, Pending, Remote, Replay, Rights,
+    Settled, SubmitError, Token,
 };
 use pmd_verbs::{Context, Device, DeviceConfig, WireChoice};
 
@@ -242,5 +242,48 @@ fn one_lcore_talks_to_two_over_udp() {
                 *count += 1;
             });
         }
+    }
+}
+
+/// S3-22: what is being taken down hears of nothing any more, from the first step of its end on: the device fails while an
+/// endpoint that was closed still waits for what it had in flight. Nobody is told of that in its name, what it had in flight
+/// ends once, and its sibling, which lives, is told.
+#[test]
+fn s3_22_a_closed_endpoint_hears_of_nothing() {
+    for wire in [WireChoice::Shm, WireChoice::Udp] {
+        let device =
+            Device::open(&DeviceConfig { wire, lcores: 2, ..DeviceConfig::default() }).unwrap();
+        let cxs = [device.context(0).unwrap(), device.context(1).unwrap()];
+        let memory = region();
+        let connected = || {
+            let options = EndpointOptions::default();
+            let mut ends = [0, 1].map(|side| cxs[side].prepare(&options).unwrap());
+            let [near, far] = &mut ends;
+            far.connect(&near.hello(b"asks")).unwrap();
+            near.connect(&far.hello(b"answers")).unwrap();
+            let mut ends = ends.map(|end| Box::new(end).into_endpoint());
+            let key = ends[0].register(&memory).unwrap();
+            let into = Local { key, offset: 0, len: 64 };
+            for token in 0..4 {
+                ends[0].submit(Op::Recv { into }, Token(token)).unwrap();
+            }
+            ends
+        };
+        let ([mut closing, _far], [mut sibling, _other]) = (connected(), connected());
+        closing.close();
+        // Before anything of it is settled: its queue pair, its queue and its device report that they failed.
+        cxs[0].fail_device();
+        assert_eq!(closing.event(), None, "{wire:?}: a handler runs on what is being taken down");
+        assert!(matches!(sibling.event(), Some(EndpointEvent::Failed(_))), "{wire:?}");
+        let (mut ended, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(20));
+        while ended.len() < 4 {
+            assert!(Instant::now() < deadline, "{ended:?}");
+            cxs[0].progress(device.now());
+            closing.poll(&mut |settled| ended.push((settled.token.0, settled.outcome)));
+        }
+        ended.sort_by_key(|(token, _)| *token);
+        assert_eq!(ended, [0, 1, 2, 3].map(|token| (token, Outcome::Flushed)), "{wire:?}");
+        assert_eq!(closing.event(), None);
+        assert!(closing.reconnect().is_none(), "nor does anything of it come back");
     }
 }
