@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use pmd_verbs::cm::{
     CmAgent, CmFailure, ConnParam, ConnectParams, Established, EventChannel, EventKind, Id,
-    LocalQp, Negotiated, OpenCmError, PortSpace, Request,
+    LocalQp, Negotiated, OpenCmError, PortSpace, Request, Unreached,
 };
 use pmd_verbs::connect::Hello;
 use pmd_verbs::roce::ids::{PathMtu, Qpn};
@@ -174,7 +174,15 @@ fn wishes<'a, S: Service>(params: &Params, ours: &Hello, data: &'a [u8]) -> Conn
 
 #[expect(clippy::needless_pass_by_value, reason = "a mapping of errors")]
 fn failed(failure: CmFailure) -> Failure {
-    Failure::Device(format!("the connection manager does not connect: {failure}"))
+    let silent = match &failure {
+        CmFailure::Late { .. } => true,
+        CmFailure::Failed(kind) => matches!(
+            **kind,
+            EventKind::Unreachable(Unreached::Silence(_) | Unreached::LookupSilence)
+        ),
+        _ => false,
+    };
+    Failure::Unmet { reason: failure.to_string(), silent }
 }
 
 fn stranger() -> Failure {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pmd_graph::app::Exit;
 use pmd_observe::why::End;
 use pmd_observe::{Code, Owner, Verdict};
-use pmd_verbs::connect::{Channel, Hello, Inquiry, Message, decode_evidence, tell};
+use pmd_verbs::connect::{Channel, FORGED, Hello, Inquiry, Message, decode_evidence, tell};
 use serde::{Deserialize, Serialize};
 
 use super::lcore::Step;
@@ -15,6 +15,9 @@ use super::limits::{HEARTBEAT, SILENCE};
 use super::params::Params;
 use super::refusal::Refusal;
 use super::tally::Tally;
+
+/// How a peer is told that it was given up.
+const SILENT_FOR: &str = "it has said nothing for";
 
 /// Of the words below; another one is refused.
 pub(super) const VERSION: u32 = 3;
@@ -232,7 +235,10 @@ impl Dialogue {
         let Some(message) = self.channel.poll() else {
             if self.heard.elapsed() > self.patience {
                 let waited = self.patience.as_secs();
-                return Err(self.dead(&format!("it has said nothing for {waited} s")));
+                let refusal = self.dead(&format!("{SILENT_FOR} {waited} s"));
+                // Who was stopped, and goes on, must not take this end for dead.
+                self.broke(&refusal);
+                return Err(refusal);
             }
             return Ok(None);
         };
@@ -246,6 +252,7 @@ impl Dialogue {
             Message::Refused(reason) => {
                 Err(Refusal::usage(format!("{} refuses: {reason}", self.peer)))
             }
+            Message::Lost(how) if how == FORGED => Err(self.forged()),
             Message::Lost(how) => Err(self.dead(&how)),
             Message::Bye | Message::Farewell(_) => Err(self.dead("it has left")),
             message @ (Message::Ask(_) | Message::Evidence(_) | Message::Lives) => {
@@ -302,6 +309,13 @@ impl Dialogue {
         })
     }
 
+    /// Somebody on the way changed what was said. What the peer says of that is no better.
+    fn forged(&self) -> Refusal {
+        let summary = format!("what {} says was tampered with on its way", self.peer);
+        let verdict = Verdict::new(Code::DataMismatch, Owner::Fabric, summary);
+        Refusal::failed(verdict.because(format!("its channel is sealed: {FORGED}")))
+    }
+
     fn dead(&self, how: &str) -> Refusal {
         let verdict = Verdict::new(Code::PeerDead, Owner::Remote, format!("{} is gone", self.peer));
         Refusal::failed(verdict.because(how))
@@ -310,6 +324,14 @@ impl Dialogue {
 
 /// What broke at the other end. What is local there is remote here.
 fn told(exit: u8, verdict: Verdict) -> Refusal {
+    if verdict.code == Code::PeerDead
+        && let Some(silence) = verdict.evidence.iter().find(|fact| fact.starts_with(SILENT_FOR))
+    {
+        // It means this end, which lives.
+        let summary = "this end said nothing for so long that its peer gave it up";
+        let verdict = Verdict::new(Code::ResponderSlow, Owner::Local, summary);
+        return Refusal::failed(verdict.because(format!("the peer says: {silence}")));
+    }
     let owner = match verdict.owner {
         Owner::Local => Owner::Remote,
         Owner::Remote => Owner::Local,
@@ -329,4 +351,37 @@ fn hellos(mut bytes: &[u8]) -> Option<Vec<Hello>> {
         bytes = rest;
     }
     bytes.is_empty().then_some(hellos)
+}
+
+#[cfg(test)]
+mod tests {
+    use pmd_verbs::connect::channel_pair;
+
+    use super::*;
+
+    /// S3-10: who was stopped for so long that its peer gave it up learns that, and does not take the peer for dead.
+    #[test]
+    fn who_was_given_up_is_told_so() {
+        let (here, there) = channel_pair("client", "server");
+        let (mut here, mut there) = (Dialogue::new(here), Dialogue::new(there));
+        here.patience = Duration::ZERO;
+        let given_up = loop {
+            match here.hear() {
+                Err(refusal) => break refusal.verdict,
+                Ok(word) => assert!(word.is_none()),
+            }
+        };
+        assert_eq!((given_up.code, given_up.owner), (Code::PeerDead, Owner::Remote));
+        let told = there.hear().unwrap_err().verdict;
+        assert_eq!((told.code, told.owner), (Code::ResponderSlow, Owner::Local));
+        assert!(told.evidence[0].contains("it has said nothing for 0 s"), "{told}");
+    }
+
+    #[test]
+    fn a_channel_that_was_tampered_with_names_its_seal() {
+        let (here, _there) = channel_pair("client", "server");
+        let verdict = Dialogue::new(here).forged().verdict;
+        assert_eq!((verdict.code, verdict.owner), (Code::DataMismatch, Owner::Fabric));
+        assert!(verdict.evidence[0].contains("sealed"), "{verdict}");
+    }
 }

@@ -55,6 +55,14 @@ pub(super) enum Failure {
         /// Bytes that were sent.
         wanted: u32,
     },
+    /// The connection manager did not bring two queue pairs together.
+    #[error("the connection manager does not connect: {reason}")]
+    Unmet {
+        /// Why.
+        reason: String,
+        /// Whether nothing was answered at all, over a control channel that works.
+        silent: bool,
+    },
     /// This side's device refused something.
     #[error("{0}")]
     Device(String),

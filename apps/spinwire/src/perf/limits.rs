@@ -81,6 +81,8 @@ pub(super) const QUIET: Duration = Duration::from_millis(20);
 pub(super) const JOIN: Duration = Duration::from_secs(5);
 /// How long the end may take that somebody asked for.
 pub(super) const INTERRUPTED: Duration = Duration::from_secs(5);
+/// A time without a poll, nanoseconds, of which an end tells whose peer has ended the run.
+pub(super) const OWN_GAP_NS: u64 = 500_000_000;
 /// How often an lcore tells others what it has done, and a few of its queue pairs.
 pub(super) const TELL_EVERY: Duration = Duration::from_millis(1);
 /// How often the control thread looks around.

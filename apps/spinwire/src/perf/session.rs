@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pmd_graph::app::Exit;
 use pmd_observe::why::{self, End, Evidence, FaultHits};
-use pmd_observe::{Code, Snapshot};
+use pmd_observe::{Code, Owner, Snapshot, Verdict};
 use pmd_verbs::connect::{Hello, Inquiry};
 
 use super::args::Connect;
@@ -442,22 +442,23 @@ impl<'k> Session<'k> {
     /// The peer is gone, or has said what broke.
     fn told(&mut self, refusal: Refusal) -> Refusal {
         self.crew.signal(Signal::Abort);
-        self.report(None, REPORT);
-        refusal
+        let own = self.report(None, REPORT).unwrap_or_default();
+        verdict::with_own_gap(refusal, &own)
     }
 
     /// Something broke at the peer, which asks for what this end knows: answers, and waits for its verdict.
     fn asked(&mut self, theirs: &End) -> Refusal {
         self.crew.signal(Signal::Abort);
         self.halves.hear(true, theirs);
-        if let Some(own) = self.report(theirs.qp.dest_qpn, REPORT) {
-            self.dialogue.tell(&own);
+        let own = self.report(theirs.qp.dest_qpn, REPORT);
+        if let Some(own) = &own {
+            self.dialogue.tell(own);
         }
         let deadline = Instant::now() + VERDICT;
         while Instant::now() < deadline {
             match self.dialogue.hear() {
                 Ok(_) => std::thread::sleep(BUSY_LOOK),
-                Err(words) => return words,
+                Err(words) => return verdict::with_own_gap(words, &own.unwrap_or_default()),
             }
         }
         Refusal::local(format!(
@@ -525,6 +526,18 @@ fn refusal(failure: Failure) -> Refusal {
     match failure {
         Failure::Usage(reason) => Refusal::usage(reason),
         Failure::Unfit(reason) => Refusal::unfit(reason),
+        Failure::Unmet { silent, .. } => {
+            let (code, owner, whose) = if silent {
+                (
+                    Code::LinkDead,
+                    Owner::Fabric,
+                    "UDP port 4791 of one end is not reached: a firewall, a fault, or another route than the control channel's",
+                )
+            } else {
+                (Code::PeerNotReady, Owner::Remote, "its control channel answers")
+            };
+            Refusal::failed(Verdict::new(code, owner, failure.to_string()).because(whose))
+        }
         failure => Refusal::local(failure.to_string()),
     }
 }

@@ -1,12 +1,16 @@
 //! Why a measurement broke: how it broke and what both ends know, as evidence for the rules of `pmd-observe`.
 
 use pmd_graph::config::units::show_time;
+use pmd_lcore::limits::GAP_OLD_NS;
+use pmd_observe::report::Nanos;
 use pmd_observe::why::{End, Evidence, Knobs, Opcode, Path, Peer, Request, Symptom, diagnose};
 use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::{WcOpcode, WcStatus};
 
 use super::failure::Failure;
+use super::limits::OWN_GAP_NS;
 use super::params::Params;
+use super::refusal::Refusal;
 use super::test::Op;
 
 /// Whether the peer's own words say more than this.
@@ -18,6 +22,16 @@ pub(super) fn is_vague(failure: &Failure) -> bool {
         Failure::Mismatch { .. } | Failure::Length { .. } => false,
         _ => true,
     }
+}
+
+/// What the peer said, and for how long this end did not poll before: whoever was stopped knows of it.
+pub(super) fn with_own_gap(refusal: Refusal, own: &End) -> Refusal {
+    let (Some(gap), Some(age)) = (own.gap_ns, own.gap_age_ns) else { return refusal };
+    if gap < OWN_GAP_NS || age > GAP_OLD_NS {
+        return refusal;
+    }
+    let fact = format!("this end did not poll for {}: it was stopped, or had no core", Nanos(gap));
+    Refusal { verdict: refusal.verdict.because(fact), ..refusal }
 }
 
 /// What is known of both ends.
@@ -47,6 +61,8 @@ pub(super) fn explain(
             let (code, owner) = match failure {
                 Failure::Length { .. } => (Code::Length, Owner::Local),
                 Failure::Usage(_) => (Code::Unknown, Owner::Config),
+                Failure::Unmet { silent: true, .. } => (Code::LinkDead, Owner::Fabric),
+                Failure::Unmet { .. } => (Code::PeerNotReady, Owner::Remote),
                 _ => (Code::Unknown, Owner::Local),
             };
             Verdict::new(code, owner, words.clone())
@@ -82,9 +98,11 @@ fn symptom(failure: &Failure) -> Option<Symptom> {
         Failure::Stalled { seconds } => Symptom::Stalled { for_ns: seconds * 1_000_000_000 },
         Failure::NothingArrives { sent } => Symptom::Lost { sent: *sent, arrived: 0 },
         Failure::Mismatch { .. } => Symptom::Mismatch { place: failure.to_string() },
-        Failure::Length { .. } | Failure::Device(_) | Failure::Unfit(_) | Failure::Usage(_) => {
-            return None;
-        }
+        Failure::Length { .. }
+        | Failure::Unmet { .. }
+        | Failure::Device(_)
+        | Failure::Unfit(_)
+        | Failure::Usage(_) => return None,
     })
 }
 
@@ -179,5 +197,32 @@ mod tests {
         let never = |scene: &mut Scene| scene.remote.as_mut().unwrap().receives.posted = Some(0);
         let none = explain(&status(WcStatus::RnrRetryExc), &never, "local");
         assert_eq!(none, (Code::NoReceives, Owner::Remote));
+    }
+
+    #[test]
+    fn who_stood_still_says_so_beside_the_peers_words() {
+        let words = || Refusal::failed(Verdict::new(Code::PeerDead, Owner::Remote, "it is gone"));
+        let own = |gap: u64, age: u64| End {
+            gap_ns: Some(gap * MS),
+            gap_age_ns: Some(age * MS),
+            ..End::default()
+        };
+        for (gap, age, says) in [(12_000, 3, true), (100, 3, false), (12_000, 60_000, false)] {
+            let told = with_own_gap(words(), &own(gap, age)).verdict;
+            assert_eq!(told.code, Code::PeerDead);
+            let named = told.evidence.iter().any(|fact| fact.starts_with("this end did not poll"));
+            assert_eq!(named, says, "{told}");
+        }
+        assert!(with_own_gap(words(), &End::default()).verdict.evidence.is_empty());
+    }
+
+    #[test]
+    fn a_connection_manager_that_nobody_answers_has_a_verdict() {
+        let quiet = params("write-bw").unwrap();
+        for (silent, code) in [(true, Code::LinkDead), (false, Code::PeerNotReady)] {
+            let failure = Failure::Unmet { reason: "nothing answered".into(), silent };
+            let (verdict, _) = explain(&failure, &quiet, Scene::default(), "packet");
+            assert_eq!(verdict.code, code);
+        }
     }
 }

@@ -4,6 +4,7 @@
 mod args;
 mod failure;
 mod host;
+mod patience;
 mod rping;
 mod streams;
 mod ucmatose;

@@ -1,9 +1,9 @@
 //! `rping`: in each round the client offers its source, which the server READs, and then its sink, which the server
 //! WRITEs; SENDs of 16 bytes say whose turn it is.
 
+use std::cell::Cell;
 use std::rc::Rc as Shared;
 use std::sync::Arc;
-use std::time::Instant;
 
 use pmd_graph::app::{print, say};
 use pmd_mem::Region;
@@ -22,6 +22,7 @@ use pmd_verbs::{
 use super::args::{AddressFormat, RpingArgs};
 use super::failure::Failure;
 use super::host::{Host, address, options, region, resolve};
+use super::patience::Patience;
 use super::streams::{counted, silence};
 
 /// Bytes of a message: address, key and length of a buffer, big-endian.
@@ -43,6 +44,8 @@ struct End<'a> {
     received: Cq,
     qp: Shared<Qp<Rc>>,
     mr: Mr,
+    /// Of the wait in which the peer disconnected.
+    last: Cell<Patience>,
 }
 
 pub(super) fn run(args: &RpingArgs) -> Result<(), Failure> {
@@ -128,7 +131,8 @@ impl<'a> End<'a> {
             true => Shared::new(host.pd.create_qp::<Rc>(&options).map_err(Failure::local)?),
             false => id.create_qp::<Rc>(&host.pd, &options)?,
         };
-        let end = Self { host, args, id, sent, received, qp, mr };
+        let last = Cell::new(Patience::new(host.limit));
+        let end = Self { host, args, id, sent, received, qp, mr, last };
         if args.own_qp {
             // In INIT, where receives can be posted; what the peer may do is said anew with the terms.
             let init = QpAttr::new(QpState::Init);
@@ -182,7 +186,7 @@ impl<'a> End<'a> {
             self.qp.post_send(&request).map_err(Failure::local)?;
             if !self.complete(opcode)? {
                 let text = "the client disconnected in the middle of a round";
-                return Err(Failure::remote(Code::PeerDead, text));
+                return Err(self.last.get().judge(Failure::remote(Code::PeerDead, text)));
             }
             if reads_next && self.args.verbose {
                 print(&format!("server ping data: {}\n", self.text(DATA_AT, len)?))?;
@@ -202,7 +206,8 @@ impl<'a> End<'a> {
         self.mr.region().write_at(DATA_AT, &data).map_err(Failure::local)?;
         for at in [DATA_AT, SINK_AT] {
             if !self.offer(at)? || self.heard()?.is_none() {
-                return Err(Failure::remote(Code::PeerDead, "the server has disconnected"));
+                let gone = Failure::remote(Code::PeerDead, "the server has disconnected");
+                return Err(self.last.get().judge(gone));
             }
         }
         let mut back = vec![0; data.len()];
@@ -291,7 +296,7 @@ impl<'a> End<'a> {
 
     /// The next completion of a queue; `None` when the peer has disconnected.
     fn next(&self, cq: &Cq) -> Result<Option<Completion>, Failure> {
-        let start = Instant::now();
+        let mut patience = Patience::new(self.host.limit);
         loop {
             let mut completion = None;
             cq.poll(1, |polled| completion = Some(polled));
@@ -299,23 +304,27 @@ impl<'a> End<'a> {
                 Some(done) if done.status == WcStatus::Success => return Ok(Some(done)),
                 // The peer's DREQ has the queue pair flush, and may be found after that.
                 Some(flushed) if flushed.status == WcStatus::WrFlush => {}
-                Some(failed) => return Err(Failure::completion(&failed)),
+                Some(failed) => return Err(patience.judge(Failure::completion(&failed))),
                 None => {}
             }
             match self.host.channel.poll() {
                 Some(event) if event.id() != self.id.number() => drop(event),
                 Some(event) if self.args.debug => say(format_args!("rping: {}", event.name())),
                 Some(event) => match event.kind() {
-                    EventKind::Disconnected(_) => return Ok(None),
+                    EventKind::Disconnected(_) => {
+                        self.last.set(patience);
+                        return Ok(None);
+                    }
                     kind if kind.is_failure() => return Err(Failure::event(kind)),
                     _ => {}
                 },
                 None => std::thread::yield_now(),
             }
             if matches!(self.id.state(), pmd_verbs::cm::IdState::Disconnected) {
+                self.last.set(patience);
                 return Ok(None);
             }
-            if start.elapsed() > self.host.limit {
+            if patience.is_over() {
                 let text = format!("the peer has done nothing for {:?}", self.host.limit);
                 return Err(silence(&self.qp, &self.sent, &text));
             }

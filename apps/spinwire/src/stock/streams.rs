@@ -10,6 +10,7 @@ use pmd_verbs::{Completion, Cq, Data, Qp, Rc, RemoteAddr, WcStatus, WorkRequest}
 use super::args::Exchange;
 use super::failure::Failure;
 use super::host::{Host, address, resolve};
+use super::patience::Patience;
 
 /// How long a peer that lives may take to acknowledge.
 const ACKNOWLEDGES: Duration = Duration::from_secs(1);
@@ -80,7 +81,7 @@ pub(super) fn take(
     mut each: impl FnMut(&Completion) -> Result<(), Failure>,
     silent: impl FnOnce(&str) -> Failure,
 ) -> Result<(), Failure> {
-    let (mut done, mut failed, mut last) = (0, None, Instant::now());
+    let (mut done, mut failed, mut patience) = (0, None, Patience::new(host.limit));
     while done < count {
         let taken = cq.poll(64, |completion| {
             done += 1;
@@ -92,12 +93,13 @@ pub(super) fn take(
                 failed.get_or_insert(failure);
             }
         });
+        let is_over = patience.is_over();
         if let Some(failure) = failed {
-            return Err(failure);
+            return Err(patience.judge(failure));
         }
         if taken > 0 {
-            last = Instant::now();
-        } else if last.elapsed() > host.limit {
+            patience = Patience::new(host.limit);
+        } else if is_over {
             let text = format!("{done} of {count} {what} in {:?}, then nothing", host.limit);
             return Err(silent(&text));
         } else {

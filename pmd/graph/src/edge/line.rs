@@ -5,7 +5,7 @@ use std::fmt;
 use pmd_observe::why::End;
 use pmd_observe::{Code, Owner, Verdict};
 use pmd_verbs::WcStatus;
-use pmd_verbs::connect::{Channel, FOREIGN, Message};
+use pmd_verbs::connect::{Channel, FOREIGN, FORGED, Message};
 use pmd_verbs::endpoint::{
     Caps, Endpoint, EndpointEvent, Op, Outcome, Settled, SubmitError, Token,
 };
@@ -66,9 +66,19 @@ impl fmt::Display for Peer {
 
 /// The peer has left without a goodbye.
 pub(super) fn dead(peer: &Peer, how: &str) -> Failure {
+    if how == FORGED {
+        return forged(peer);
+    }
     let failure = Failure::new(Code::PeerDead, Owner::Remote, format!("{peer} is gone"));
     // A node of this process reports itself why it ended.
     Failure { hearsay: peer.address.is_none(), ..failure }.because(how)
+}
+
+/// Somebody on the way changed what the peer said, and only the seal tells.
+fn forged(peer: &Peer) -> Failure {
+    let summary = format!("what {peer} says was tampered with on its way");
+    Failure::new(Code::DataMismatch, Owner::Fabric, summary)
+        .because(format!("its control channel is sealed: {FORGED}"))
 }
 
 /// A connection.
@@ -444,7 +454,11 @@ impl Line {
             Message::Lost(how) if !self.peer_left => {
                 let Some(comeback) = self.comeback.as_mut().filter(|_| self.caller.is_some())
                 else {
-                    return Err(if how == FOREIGN { self.garbled() } else { self.dead(&how) });
+                    return Err(match &*how {
+                        FOREIGN => self.garbled(),
+                        FORGED => forged(&self.peer),
+                        _ => self.dead(&how),
+                    });
                 };
                 if comeback.lose_channel(now) {
                     tracing::warn!("{} is gone, and is dialled again: {how}", self.peer);
@@ -489,5 +503,19 @@ impl Line {
 impl Trouble {
     fn begin(slot: &mut Option<Self>) -> &mut Self {
         slot.get_or_insert(Self { outcome: None, flushed: 0, event: None, stalled: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_that_was_tampered_with_names_its_seal() {
+        let forged = dead(&Peer::at("10.0.0.1:7471"), FORGED).verdict;
+        assert_eq!((forged.code, forged.owner), (Code::DataMismatch, Owner::Fabric));
+        assert!(forged.evidence[0].contains("sealed"), "{forged}");
+        let gone = dead(&Peer::at("10.0.0.1:7471"), "its end closed").verdict;
+        assert_eq!((gone.code, gone.owner), (Code::PeerDead, Owner::Remote));
     }
 }

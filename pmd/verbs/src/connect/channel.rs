@@ -35,7 +35,7 @@ const SIGNS_OF_LIFE: u32 = 16;
 /// How a channel was lost ([`Message::Lost`]) to a peer that sent something else than messages.
 pub const FOREIGN: &str = "the peer does not speak this protocol";
 /// How it was lost where a sealed message is not what the peer has sent.
-const FORGED: &str = "a message of the peer was changed on its way, or played again";
+pub const FORGED: &str = "a message of the peer was changed on its way, or played again";
 /// How it was lost to a peer that does not read.
 const DEAF: &str = "the peer does not read what it is told";
 

@@ -17,7 +17,7 @@ mod psk;
 mod seal;
 mod ways;
 
-pub use channel::{Channel, Connecting, FOREIGN, channel_pair, connect};
+pub use channel::{Channel, Connecting, FOREIGN, FORGED, channel_pair, connect};
 pub use pmd_wire::shm::Nonce;
 
 pub use frame::{Frame, Unsealed};
