@@ -119,7 +119,7 @@ fn p11_a_link_dead() {
     says(&verdict, "local_ack_timeout_err=8");
 }
 
-/// P11 (b): the peer has seen requests again.
+/// P11 (b), S3-09: the peer has seen requests again; the verdict names the knobs, and what they amount to.
 #[test]
 fn p11_b_ack_path_lost() {
     let evidence = with(silence(&[("duplicate_request", 7)]), |evidence, _| {
@@ -135,7 +135,6 @@ fn p11_b_ack_path_lost() {
         "WRITE failed with status 12 (transport retry counter exceeded), to server, queue pair 0x11, toward 0x22, \
          PSN 0x100a00, bytes 1048576, tries 8, budget 536.9 ms",
     );
-    // S3-09: the knobs by name, and what they amount to.
     assert_eq!(verdict.knob.as_deref(), Some("node.client.timeout"));
     says(
         &verdict,
