@@ -193,7 +193,8 @@ fn s0_32_another_hardware_address_is_told_to_the_id() {
 
     let hosts = Hosts::new("mac", 1500);
     let binary = env!("CARGO_BIN_EXE_spinwire");
-    let mut server = hosts.start(2, binary, &["rping", "-s", "-a", "10.9.0.2", "-v"]);
+    // It shows no pings, which nobody would read.
+    let mut server = hosts.start(2, binary, &["rping", "-s", "-a", "10.9.0.2"]);
     let mut log = BufReader::new(server.stderr.take().expect("stderr is piped"));
     let mut line = String::new();
     log.read_line(&mut line).expect("it says that it serves");
@@ -223,7 +224,7 @@ fn s0_32_another_hardware_address_is_told_to_the_id() {
 }
 
 /// How long a state may take to come, far longer than it does.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// A directory of a test, removed when dropped.
 struct Folder(std::path::PathBuf);
@@ -284,7 +285,8 @@ fn p22_a_measurement_lives_through_a_port_that_flaps() {
     let sends = |status: &Value| of_first(status, |qp| qp["sends"].as_u64());
     let lost =
         |status: &Value| of_first(status, |qp| qp["counters"]["local_ack_timeout_err"].as_u64());
-    folder.until("client", |status| sends(status) > 0);
+    // Beyond the pass that compares bytes, whose ends wait for each other: from then on, something is always under way.
+    folder.until("client", |status| sends(status) > 1000);
     ip(&format!("-n {} link set v down", hosts.namespace(2)));
     // Somebody has missed an acknowledgement: nothing passes.
     folder.until("client", |status| lost(status) > 0);

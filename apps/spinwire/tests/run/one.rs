@@ -98,6 +98,7 @@ fn the_report_has_the_keys_of_the_contract() {
         "path",
         "counters",
         "recoveries",
+        "gids",
     ];
     let client = node(&report, "client");
     assert_eq!(keys(client), expected.into());
