@@ -17,6 +17,7 @@ fn machine() -> Machine {
     Machine {
         held: Vec::new(),
         addresses: Vec::new(),
+        auto_address: None,
         topology: Topology::new(vec![cpu(0), cpu(1)], vec![Node { id: 0, bytes }]),
         numa: vec![NumaMemory { id: 0, total: bytes, available: bytes, ..NumaMemory::default() }],
         available: bytes,
