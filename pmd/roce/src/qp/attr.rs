@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::error::Refusal;
 use crate::ids::{CqId, Gid, LinkId, PathMtu, PdId, Psn, Qpn, Srqn, XrcdId};
-use crate::qp::state::{QpState, TransitionError, Transport};
+use crate::qp::state::{AttrMask, QpState, TransitionError, Transport};
 use crate::work::Access;
 
 /// Depths and sizes, as `struct ibv_qp_cap`.
@@ -203,6 +203,35 @@ pub struct QpAttr {
 }
 
 impl QpAttr {
+    /// Takes over what `mask` names of `given`, but for the state and the alternate path, which are more than values.
+    #[inline]
+    pub fn adopt(&mut self, given: &Self, mask: AttrMask) {
+        macro_rules! copy {
+            ($($bit:ident $field:ident),* $(,)?) => {
+                $(if mask.contains(AttrMask::$bit) {
+                    self.$field = given.$field;
+                })*
+            };
+        }
+        copy! {
+            ACCESS_FLAGS access,
+            PKEY_INDEX pkey_index,
+            PORT port,
+            QKEY qkey,
+            AV av,
+            PATH_MTU path_mtu,
+            TIMEOUT timeout,
+            RETRY_CNT retry_cnt,
+            RNR_RETRY rnr_retry,
+            RQ_PSN rq_psn,
+            MAX_QP_RD_ATOMIC max_rd_atomic,
+            MIN_RNR_TIMER min_rnr_timer,
+            SQ_PSN sq_psn,
+            MAX_DEST_RD_ATOMIC max_dest_rd_atomic,
+            DEST_QPN dest_qpn,
+        }
+    }
+
     /// Attributes as RESET leaves them, with the given target state.
     pub const fn new(state: QpState) -> Self {
         Self {

@@ -170,7 +170,7 @@ pub(crate) fn apply<M, C: CqSink>(
     let from = qp.state();
     let link = qp.attr.av.link;
     if mask != AttrMask::STATE {
-        set(&mut qp.attr, attr, mask);
+        qp.attr.adopt(attr, mask);
     }
     if to != QpState::Rtr {
         // The path is chosen once, whatever else of the address changes.
@@ -227,34 +227,6 @@ pub(crate) fn apply<M, C: CqSink>(
             qp.note_drained(dev);
         }
         QpState::Init | QpState::Sqe => qp.enter(to, io.now),
-    }
-}
-
-/// Copies the attributes that the mask names, the state apart.
-fn set(own: &mut QpAttr, given: &QpAttr, mask: AttrMask) {
-    macro_rules! copy {
-        ($($bit:ident $field:ident),* $(,)?) => {
-            $(if mask.contains(AttrMask::$bit) {
-                own.$field = given.$field;
-            })*
-        };
-    }
-    copy! {
-        ACCESS_FLAGS access,
-        PKEY_INDEX pkey_index,
-        PORT port,
-        QKEY qkey,
-        AV av,
-        PATH_MTU path_mtu,
-        TIMEOUT timeout,
-        RETRY_CNT retry_cnt,
-        RNR_RETRY rnr_retry,
-        RQ_PSN rq_psn,
-        MAX_QP_RD_ATOMIC max_rd_atomic,
-        MIN_RNR_TIMER min_rnr_timer,
-        SQ_PSN sq_psn,
-        MAX_DEST_RD_ATOMIC max_dest_rd_atomic,
-        DEST_QPN dest_qpn,
     }
 }
 

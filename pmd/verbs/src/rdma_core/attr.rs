@@ -137,32 +137,16 @@ pub(super) fn from_raw(raw: &ibv_qp_attr, known: &QpAttr) -> QpAttr {
 /// `own`, with what a call has set.
 pub(super) fn merged(own: &QpAttr, given: &QpAttr, mask: AttrMask) -> QpAttr {
     let mut own = *own;
-    macro_rules! copy {
-        ($($bit:ident $($field:ident)+),* $(,)?) => {
-            $(if mask.contains(AttrMask::$bit) {
-                $(own.$field = given.$field;)+
-            })*
-        };
+    own.adopt(given, mask);
+    if mask.contains(AttrMask::STATE) {
+        own.state = given.state;
     }
-    copy! {
-        STATE state,
-        ACCESS_FLAGS access,
-        PKEY_INDEX pkey_index,
-        PORT port,
-        QKEY qkey,
-        AV av,
-        PATH_MTU path_mtu,
-        TIMEOUT timeout,
-        RETRY_CNT retry_cnt,
-        RNR_RETRY rnr_retry,
-        RQ_PSN rq_psn,
-        MAX_QP_RD_ATOMIC max_rd_atomic,
-        MIN_RNR_TIMER min_rnr_timer,
-        SQ_PSN sq_psn,
-        MAX_DEST_RD_ATOMIC max_dest_rd_atomic,
-        DEST_QPN dest_qpn,
-        ALT_PATH alt_av alt_pkey_index alt_port alt_timeout,
-        PATH_MIG_STATE path_mig_state,
+    if mask.contains(AttrMask::ALT_PATH) {
+        (own.alt_av, own.alt_pkey_index) = (given.alt_av, given.alt_pkey_index);
+        (own.alt_port, own.alt_timeout) = (given.alt_port, given.alt_timeout);
+    }
+    if mask.contains(AttrMask::PATH_MIG_STATE) {
+        own.path_mig_state = given.path_mig_state;
     }
     own
 }
