@@ -20,7 +20,7 @@ use pmd_observe::why::FaultHits;
 use pmd_verbs::endpoint::{EndpointOptions, Pending};
 use pmd_verbs::ledger::Switches;
 use pmd_verbs::record::Recording;
-use pmd_verbs::{JournalReader, PlacedFault, Survey};
+use pmd_verbs::{DeviceConfig, Disturb, JournalReader, PlacedFault, Survey};
 use thiserror::Error;
 
 use crate::config::schema::Settings;
@@ -55,6 +55,25 @@ pub struct DeviceRequest<'a> {
     pub record: Option<&'a Arc<Recording>>,
     /// Faults of its frames, by its own lcore numbers.
     pub faults: &'a [PlacedFault],
+}
+
+impl DeviceRequest<'_> {
+    /// What devices of `pmd-verbs` are opened with, whatever is under them.
+    fn config(&self) -> DeviceConfig {
+        DeviceConfig {
+            name: self.name.to_owned(),
+            lcores: self.lcores,
+            memlock: self.memlock,
+            disturb: Disturb {
+                capture: self.capture.map(Into::into),
+                faults: self.faults.to_vec(),
+                ..Disturb::default()
+            },
+            switches: switches(self.settings),
+            record: self.record.map(Arc::clone),
+            ..DeviceConfig::default()
+        }
+    }
 }
 
 /// Why a device cannot be used.

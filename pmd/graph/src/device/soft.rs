@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pmd_verbs::{DeviceConfig, Disturb, OpenError, WireChoice};
+use pmd_verbs::{DeviceConfig, OpenError, WireChoice};
 
 use super::open::Open;
 use super::{Device, DeviceError, DeviceKind, DeviceRequest};
@@ -36,7 +36,6 @@ impl DeviceKind for Soft {
     fn open(&self, request: &DeviceRequest<'_>) -> Result<Arc<dyn Device>, DeviceError> {
         let settings = request.settings;
         let config = DeviceConfig {
-            name: request.name.to_owned(),
             address: settings.address_opt("address"),
             gid_index: settings.count_opt("gid_index").and_then(|index| u32::try_from(index).ok()),
             wire: match settings.text("wire") {
@@ -45,16 +44,7 @@ impl DeviceKind for Soft {
                 _ => WireChoice::Auto,
             },
             one_copy: settings.flag("one_copy"),
-            lcores: request.lcores,
-            memlock: request.memlock,
-            disturb: Disturb {
-                capture: request.capture.map(Into::into),
-                faults: request.faults.to_vec(),
-                ..Disturb::default()
-            },
-            switches: super::switches(settings),
-            record: request.record.map(Arc::clone),
-            ..DeviceConfig::default()
+            ..request.config()
         };
         let device = pmd_verbs::Device::open(&config).map_err(|error| match error {
             OpenError::Address { .. }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pmd_verbs::{DeviceConfig, Disturb, NicChoice, OpenError};
+use pmd_verbs::{DeviceConfig, NicChoice, OpenError};
 
 use super::open::Open;
 use super::{Device, DeviceError, DeviceKind, DeviceRequest};
@@ -40,20 +40,7 @@ impl DeviceKind for Verbs {
             port: settings.count_opt("port").and_then(|port| u8::try_from(port).ok()),
             gid_index: settings.count_opt("gid_index").and_then(|index| u32::try_from(index).ok()),
         };
-        let config = DeviceConfig {
-            name: request.name.to_owned(),
-            lcores: request.lcores,
-            memlock: request.memlock,
-            disturb: Disturb {
-                capture: request.capture.map(Into::into),
-                faults: request.faults.to_vec(),
-                ..Disturb::default()
-            },
-            switches: super::switches(settings),
-            record: request.record.map(Arc::clone),
-            nic: Some(nic),
-            ..DeviceConfig::default()
-        };
+        let config = DeviceConfig { nic: Some(nic), ..request.config() };
         let device = pmd_verbs::Device::open(&config).map_err(|error| match error {
             OpenError::Nic { .. } => DeviceError::Unfit(error.to_string()),
             OpenError::NotOnNic { .. } => DeviceError::Contradiction(error.to_string()),
